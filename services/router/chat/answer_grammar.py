@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.parsers import ReasoningForm
-from services.router.grammar import JSON_OPTIONS, literal_regex
+from services.router.grammar import JSON_OPTIONS, literal_regex, quoted
 
 # Name by which the rules refer to the structure's grammar.
 _STRUCTURE = "structure"
@@ -54,10 +54,6 @@ class Tags:
             f"thoughts: {of_token}spelled\nspelled[lazy]: SPELLED\n"
             f"THOUGHTS: /(?s:.*)/{excluded}\nSPELLED: /(?s:.*)({spelled})/{excluded}\n"
         )
-
-
-def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

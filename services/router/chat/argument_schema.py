@@ -6,20 +6,27 @@ raises UnsupportedKeywordError for the others. The schemas must have passed `che
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from services.router.grammar import ASSERTIONS, literal_regex
+from services.router.grammar import ASSERTIONS, format_pattern, literal_regex
 from shared.grammar import GrammarError
 
 _REFERENCE = re.compile(r'"\$ref": "#/\$defs/((?:[^"\\]|\\.)*)"')
 _PREFIX = "#/$defs/"
 # Limit for chains of definitions that consist of a reference only. It ends chains that form a circle.
 _MAX_CHAIN = 32
+# Number of schemas of one tool that are read. A schema counts each time that it is read.
+_MAX_READ = 20_000
+# Longest `minLength` and `maxLength`. A grammar counts characters by states of its lexer, whose number is limited.
+_MAX_LENGTH = 500
+# These keywords depend on one another.
+_MEMBERS = frozenset({"properties", "patternProperties", "additionalProperties"})
 # Keywords that apply to instances of one type only.
 _OF_TYPES: Mapping[str, frozenset[str]] = {
     "null": frozenset(),
@@ -35,6 +42,8 @@ _OF_TYPES: Mapping[str, frozenset[str]] = {
 ALL_TYPES = tuple(name for name in _OF_TYPES if name != "integer")
 # An escape, a character class, or another character of a regular expression.
 _REGEX_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+_ESCAPE_OR_SLASH = re.compile(r"\\.|[/\n]", re.DOTALL)
+_SLASHED = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 ANY_TEXT = "(?s:.*)"
 
 
@@ -42,17 +51,24 @@ class UnsupportedKeywordError(GrammarError):
     """Raised if Quire has no grammar rules for a keyword."""
 
     def __init__(self, keyword: str) -> None:
-        super().__init__(f"this model's form of tool calls cannot enforce its keyword {keyword!r}")
+        super().__init__(f"this model's form of tool calls cannot enforce {keyword!r} in the schema")
 
 
 class Definitions:
     """The definitions of a checked schema. Every reference points to one of them."""
 
-    __slots__ = ("_needs", "_schemas")
+    __slots__ = ("_needs", "_num_read", "_schemas")
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
         self._needs: dict[str, list[str]] = {}
+        self._num_read = 0
+
+    def count(self) -> None:
+        """Counts one schema that is read. Raises GrammarError if there are too many."""
+        self._num_read += 1
+        if self._num_read > _MAX_READ:
+            raise GrammarError("the schema is too complicated for this model's form of tool calls")
 
     def resolve(self, reference: str) -> Any:
         return self._schemas[_name(reference.removeprefix(_PREFIX))]
@@ -81,29 +97,48 @@ def _name(reference: str) -> str:
     return unquote(reference).replace("~1", "/").replace("~0", "~")
 
 
+class NoValueError(GrammarError):
+    """Raised if no value matches a schema."""
+
+    def __init__(self) -> None:
+        super().__init__("the schema demands a value, but allows none")
+
+
 def assertions(schema: Any) -> dict[str, Any]:
-    """Returns the keywords of a schema that affect which instances are valid. Raises GrammarError if none is."""
+    """Returns the keywords of a schema that affect which values match. Raises GrammarError."""
+    if schema is True:
+        return {}
     if schema is False:
-        raise GrammarError("one of its arguments can have no value")
-    return {} if schema is True else {name: value for name, value in schema.items() if name in ASSERTIONS}
+        raise NoValueError
+    if not isinstance(schema, Mapping):
+        raise UnsupportedKeywordError("items")  # a list of schemas, in drafts before 2020-12
+    return {name: value for name, value in schema.items() if name in ASSERTIONS}
 
 
 def flat(schema: Any, definitions: Definitions) -> dict[str, Any]:
-    """Returns the schema's assertions, with those of the definition that it refers to in place of `$ref`."""
+    """Returns the schema's assertions, with those of the schemas that it refers to in place of `$ref` and `allOf`.
+    Raises GrammarError if they cannot be merged."""
     found = assertions(schema)
     for _ in range(_MAX_CHAIN):
+        definitions.count()
         if not found.keys() & {"$ref", "allOf"}:
             return found
         inner = [found.pop("$ref")] if "$ref" in found else []
         for part in [*map(definitions.resolve, inner), *found.pop("allOf", ())]:
-            for name, value in assertions(part).items():
-                if found.setdefault(name, value) != value:
-                    raise UnsupportedKeywordError("allOf" if not inner else "$ref")
+            definitions.count()
+            further = assertions(part)
+            if found.keys() & _MEMBERS and further.keys() & _MEMBERS:
+                raise UnsupportedKeywordError("additionalProperties")
+            for name, value in further.items():
+                if name in found and json.dumps(found[name]) != json.dumps(value):
+                    raise UnsupportedKeywordError(name)
+                found[name] = value
     raise UnsupportedKeywordError("$ref")
 
 
 def types_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the types that a flat schema allows, and checks that all other keywords apply to these types alone."""
+    """Returns the types that a flat schema allows. Raises UnsupportedKeywordError if it has a keyword that does not
+    apply to one type alone, such as `not`."""
     named = schema.get("type", ALL_TYPES)
     types = (named,) if isinstance(named, str) else tuple(named)
     for keyword in schema:
@@ -145,6 +180,8 @@ class ObjectSchema:
     def of(cls, schema: Any, definitions: Definitions) -> ObjectSchema:
         """Raises UnsupportedKeywordError."""
         found = flat(schema, definitions)
+        if not found.get("type", True):
+            raise NoValueError
         if "object" not in types_of(found):
             raise UnsupportedKeywordError("type")
         kept = of_type(found, "object")
@@ -170,9 +207,15 @@ def text_regex(schema: Mapping[str, Any]) -> str:
     """Returns a regular expression for the strings that keywords of `string` allow. Raises UnsupportedKeywordError."""
     kept = dict(schema)
     least, most, pattern = kept.pop("minLength", 0), kept.pop("maxLength", None), kept.pop("pattern", None)
+    if pattern is None and kept.get("format") == "uuid":
+        pattern = format_pattern(kept.pop("format"))
     for keyword in kept:
         raise UnsupportedKeywordError(keyword)
     has_lengths = least or most is not None
+    if has_lengths and max(least, most or 0) > _MAX_LENGTH:
+        raise UnsupportedKeywordError("maxLength" if most and most > _MAX_LENGTH else "minLength")
+    if most is not None and most < least:
+        raise NoValueError
     if pattern is None:
         return f"(?s:.){{{least},{'' if most is None else most}}}" if has_lengths else ANY_TEXT
     if has_lengths:
@@ -197,7 +240,8 @@ def _searched(pattern: str) -> str:
 
 
 def _slashed(token: str) -> str:
-    return token.replace("\n", r"\n") if token.startswith("\\") else token.replace("/", r"\/").replace("\n", r"\n")
+    """Returns a part of a regular expression for use between slashes on one line."""
+    return _ESCAPE_OR_SLASH.sub(lambda match: _SLASHED.get(match[0], match[0]), token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +254,12 @@ class TextValue:
     @classmethod
     def of(cls, schema: Any, definitions: Definitions, end: str) -> TextValue | None:
         """Returns None if the argument is written as JSON: it can have other types, or has keywords that Quire has no
-        regular expression for. `end`: text that ends the argument, so that it cannot contain this text."""
+        regular expression for. `end`: text that ends the argument, so that it cannot contain this text. Raises
+        NoValueError."""
         try:
             found = _texts(schema, definitions)
+        except NoValueError:
+            raise
         except GrammarError:
             return None
         if found is None or any(end in choice for choice in found.choices):
@@ -238,10 +285,11 @@ def _texts(schema: Any, definitions: Definitions) -> _Texts | None:
     if alternatives is not None:
         if found:
             return None
-        parts = [_part(one, definitions) for one in alternatives]
-        texts = [part for part in parts if part is not None]
-        if len(texts) < len(parts):
-            return None
+        parts, texts = list(_possible(alternatives, definitions)), []
+        for part in parts:
+            if part is None:
+                return None
+            texts.append(part)
         merged = _Texts(
             tuple(regex for part in texts for regex in part.regexes),
             tuple(choice for part in texts for choice in part.choices),
@@ -255,6 +303,17 @@ def _texts(schema: Any, definitions: Definitions) -> _Texts | None:
     return merged if merged.regexes or merged.choices else None
 
 
+def _possible(alternatives: Iterable[Any], definitions: Definitions) -> Iterator[_Texts | None]:
+    """Yields the texts of each alternative that a value can match. Raises NoValueError if there is none."""
+    num_possible = 0
+    for alternative in alternatives:
+        with contextlib.suppress(NoValueError):
+            yield _part(alternative, definitions)
+            num_possible += 1
+    if not num_possible:
+        raise NoValueError
+
+
 def _part(schema: Any, definitions: Definitions) -> _Texts | None:
     found = flat(schema, definitions)
     if found.keys() & {"enum", "const"}:
@@ -262,11 +321,17 @@ def _part(schema: Any, definitions: Definitions) -> _Texts | None:
         values = found.pop("enum", None)
         if "const" in found:
             values = [found.pop("const")] if values is None else None
-        if found or values is None or not all(value is None or isinstance(value, str) for value in values):
+        if found or values is None:
             return None
         allowed = [value for value in values if is_of(value, types)]
+        if not allowed:
+            raise NoValueError
+        if not all(value is None or isinstance(value, str) for value in allowed):
+            return None
         return _Texts(choices=tuple(value for value in allowed if value is not None), has_null=None in allowed)
     names = types_of(found)
+    if not names:
+        raise NoValueError
     if not set(names) <= {"string", "null"}:
         return None
     return _Texts((text_regex(of_type(found, "string")),) if "string" in names else (), has_null="null" in names)

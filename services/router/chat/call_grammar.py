@@ -8,15 +8,16 @@ tools can be any JSON object, so the size and keywords of their schemas do not m
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.router.chat.answer_grammar import CallRules, Tags, quoted, schema_grammar
+from services.router.chat.answer_grammar import CallRules, Tags, schema_grammar
 from services.router.chat.parsers import CallsGrammar, Marked, Objects, Schemas, ToolForm, WantedCalls
 from services.router.chat.tools import Tool
-from services.router.grammar import literal_regex
+from services.router.grammar import literal_regex, quoted
 
 # Placeholders for a call's name and arguments in the text that `form.write` returns.
 _NAME, _ARGUMENTS = "\x00", "\x01"
@@ -27,11 +28,15 @@ _JSON = r"\s*[\[{](?s:.*)"
 _SPACE_RULE = r"space: /\s{0,16}/" + "\n"
 
 
-def check_schemas(form: ToolForm, schemas: Schemas) -> None:
-    """Raises GrammarError if the grammar of this form cannot make arguments match the schemas, or if it is too
-    large. Takes milliseconds for large schemas."""
-    if isinstance(form.shape, Marked) and form.shape.own is not None:
-        form.shape.own.grammar(WantedCalls((), schemas, several=True, expression=quoted))
+def own_grammar(form: ToolForm, schemas: Schemas) -> str | None:
+    """Returns the grammar of calls that match the schemas, if the arguments in this form are not JSON: such a grammar
+    must be checked like a structure. Returns None otherwise, because checks of the schemas are enough. Takes
+    milliseconds for large schemas. Raises GrammarError."""
+    if not isinstance(form.shape, Marked) or form.shape.own is None:
+        return None
+    calls = form.shape.own.grammar(WantedCalls((), schemas, several=True, expression=quoted))
+    rules = f"start: {calls.expression}\n{calls.rules}{_SPACE_RULE}"
+    return json.dumps({"grammars": [{"lark_grammar": rules}, *_grammars(calls.schemas)]})
 
 
 def calls_grammar(

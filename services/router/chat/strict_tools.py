@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 
 from services.router.chat.argument_schema import Definitions
-from services.router.chat.call_grammar import check_schemas
+from services.router.chat.call_grammar import own_grammar
 from services.router.chat.parsers import Schemas, ToolForm
 from services.router.chat.request import ChatRequest
 from services.router.chat.tool_faults import names_tool
 from services.router.chat.tool_grammar import strict_of
 from services.router.constraints import INVALID_STRUCTURE, grammar_checks
 from services.router.errors import ApiError, invalid
-from services.router.grammar import Structure
+from services.router.grammar import Structure, StructureKind
 from services.router.text import TextThreads
 from shared.grammar import GrammarError
+
+# Time limit of the search for the tool whose schema cannot be enforced.
+_MAX_SECONDS = 5.0
 
 
 async def strict_schemas(
@@ -30,24 +35,43 @@ async def strict_schemas(
         raise await names_tool(error, request, tools, threads) from None
     schemas = await threads.run(len(grammar), lambda: _by_tool([tool.name for tool in tools], grammar))
     if form is not None:
-        await threads.run(len(grammar), lambda: _check_form(form, schemas, request))
+        await _check_form(form, schemas, request, threads)
     return schemas
 
 
-def _check_form(form: ToolForm, schemas: Schemas, request: ChatRequest) -> None:
-    """Raises ApiError if the form's grammar cannot enforce a schema, or if it is too large."""
-    indexes = {tool.name: index for index, tool in enumerate(request.tools)}
+async def _check_form(form: ToolForm, schemas: Schemas, request: ChatRequest, threads: TextThreads) -> None:
+    """Raises ApiError, which names the tool, if the grammar of this form cannot enforce a schema."""
     path = request.tool_path
-    tried = [({name: schema}, path.schema(indexes[name])) for name, schema in schemas.items()]
-    for some, param in (*tried, (schemas, path.all)):
-        try:
-            check_schemas(form, some)
-        except GrammarError as error:
-            message = (
-                f"Invalid '{param}': {error}. Leave out 'strict', or use 'tool_choice' 'required', which enforces all "
-                "schemas with every model."
-            )
-            raise invalid(message, param, INVALID_STRUCTURE) from None
+    try:
+        await _check_some(form, schemas, path.all, threads)
+    except ApiError as error:
+        if error.code != INVALID_STRUCTURE:
+            raise
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MAX_SECONDS):
+                for index, tool in enumerate(request.tools):
+                    if tool.name in schemas:
+                        await _check_some(form, {tool.name: schemas[tool.name]}, path.schema(index), threads)
+        raise
+
+
+async def _check_some(form: ToolForm, schemas: Schemas, param: str, threads: TextThreads) -> None:
+    """Raises ApiError that names `param`. The checking process compiles the grammar, because compiling a hostile one
+    takes long."""
+    try:
+        grammar = await threads.run_beside(lambda: own_grammar(form, schemas))
+        if grammar is not None:
+            await grammar_checks().check(Structure(StructureKind.GRAMMAR_OF_CALLS, grammar, param))
+    except GrammarError as error:
+        reason = f"Invalid '{param}': {error}"
+    except ApiError as error:
+        if error.code != INVALID_STRUCTURE:
+            raise
+        reason = error.message.removesuffix(".")
+    else:
+        return
+    hint = "Leave out 'strict', or use 'tool_choice' 'required', which enforces schemas with every model."
+    raise invalid(f"{reason}. {hint}", param, INVALID_STRUCTURE)
 
 
 def _by_tool(names: list[str], grammar: str) -> Schemas:

@@ -1,6 +1,15 @@
 """Structured output: converts JSON schemas, regular expressions and grammars to llguidance's form and checks them."""
 
-from services.router.grammar.schema_rewrites import ASSERTIONS, with_inner
-from services.router.grammar.structure import JSON_OPTIONS, Structure, StructureKind, literal_regex
+from services.router.grammar.schema_rewrites import ASSERTIONS, format_pattern, with_inner
+from services.router.grammar.structure import JSON_OPTIONS, Structure, StructureKind, literal_regex, quoted
 
-__all__ = ["ASSERTIONS", "JSON_OPTIONS", "Structure", "StructureKind", "literal_regex", "with_inner"]
+__all__ = [
+    "ASSERTIONS",
+    "JSON_OPTIONS",
+    "Structure",
+    "StructureKind",
+    "format_pattern",
+    "literal_regex",
+    "quoted",
+    "with_inner",
+]

@@ -32,6 +32,8 @@ class StructureKind(Enum):
     CHOICE = "choice"
     # Any text; the source is empty. For requests in which a grammar constrains only the calls of strict tools.
     TEXT = "text"
+    # A grammar in llguidance's own form, which Quire made of the schemas of tools.
+    GRAMMAR_OF_CALLS = "grammar_of_calls"
     # A context-free grammar in Lark's notation or in GBNF, as vLLM's guided_grammar takes it.
     GRAMMAR = "grammar"
 
@@ -60,6 +62,8 @@ class Structure:
                 return _regex_grammar("(?s:.*)")
             case StructureKind.CHOICE:
                 return _regex_grammar("|".join(map(literal_regex, json.loads(self.source))))
+            case StructureKind.GRAMMAR_OF_CALLS:
+                return self.source
             case StructureKind.GRAMMAR:
                 return LLMatcher.grammar_from_lark(_lark(self.source))
 
@@ -84,6 +88,12 @@ def _regex_grammar(regex: str) -> str:
 def literal_regex(text: str) -> str:
     """Returns a regular expression that matches exactly this text."""
     return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
+
+
+def quoted(text: str) -> str:
+    """Returns a string of llguidance's Lark dialect that matches exactly this text."""
+    # JSON leaves this control character as it is. Lark does not accept it.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
 def _lark(grammar: str) -> str:

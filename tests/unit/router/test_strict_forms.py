@@ -11,11 +11,12 @@ import pytest
 
 from services.router.chat.argument_schema import ANY_TEXT, Definitions, TextValue
 from services.router.chat.forms import TOOL_FORMS
+from services.router.chat.parsers.alternatives import text_or_calls
 from services.router.chat.parsers.form import Marked
 from services.router.chat.tools import Tool
 from services.router.errors import ApiError
 from tests.unit.router.test_strict_tools import Case, request_of, schemas_of, written
-from tests.unit.router.texts import calls_of
+from tests.unit.router.texts import calls_of, play, tagged
 
 FORMS = [name for name, form in TOOL_FORMS.items() if isinstance(form.shape, Marked) and form.shape.own is not None]
 FUNCTION_TAGS = ("qwen3_coder", "seed_oss")
@@ -157,9 +158,115 @@ async def test_other_arguments_follow_if_the_schema_allows_them(form: str) -> No
         assert not case.accepts(written(form, ("get", arguments)))
 
 
+STRING = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (STRING | {"pattern": r"^[\/a]$"}, ["/", "a"], ["b", "\\"]),
+        (STRING | {"pattern": r"^[\w/]+$"}, ["a/b"], ["a b"]),
+        (STRING | {"pattern": "a\\\nb"}, ["a\nb"], ["a\\nb"]),
+        (STRING | {"maxLength": 500}, ["x" * 500], ["x" * 501]),
+        (STRING | {"format": "uuid"}, ["0123abcd-0000-1111-2222-0123456789ab"], ["x"]),
+        ({"type": "array", "items": STRING, "maxItems": 1}, [[], ["x"]], [["x", "y"]]),
+        ({"type": "array", "items": {"enum": []}}, [[]], [["x"]]),
+        ({"enum": ["\x7f", "b"]}, ["\x7f"], ["c"]),
+        ({"anyOf": [False, STRING]}, ["x"], []),
+        # No value matches these.
+        ({"enum": []}, [], ["x", ""]),
+        (STRING | {"enum": [1]}, [], ["1"]),
+        (STRING | {"minLength": 5, "maxLength": 2}, [], ["xxx"]),
+        ({"type": []}, [], ["x"]),
+        ({"anyOf": []}, [], ["x"]),
+        (False, [], ["x"]),
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_optional_argument_matches_or_is_left_out(
+    form: str, schema: Any, good: list[Any], bad: list[Any]
+) -> None:
+    case = await case_of(form, tool({"properties": {"a": schema}}))
+    assert case.accepts(written(form, ("get", {})))
+    for value in good:
+        text = written(form, ("get", {"a": value}))
+        assert case.accepts(text), text
+        assert calls_of(case.read(text)) == [("get", {"a": value})]
+    for value in bad:
+        assert not case.accepts(written(form, ("get", {"a": value}))), value
+
+
+@pytest.mark.parametrize("name", ["a b", "e\u0301", "हिंदी", "a\x7f", 'a"\\'])
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_named_argument_is_not_taken_for_another(form: str, name: str) -> None:
+    case = await case_of(form, tool({"properties": {name: {"type": "integer"}}, "additionalProperties": STRING}))
+    text = written(form, ("get", {name: 1, "b": "x"}))
+    assert case.accepts(text)
+    assert calls_of(case.read(text)) == [("get", {name: 1, "b": "x"})]
+    assert not case.accepts(written(form, ("get", {name: "x"})))
+
+
+def test_numbers_of_strict_tools_stay_numbers() -> None:
+    form = TOOL_FORMS["gemma4"]
+    plan = tagged(calls=text_or_calls(form, {"get": {}}))
+    for number in ("1e400", "1" * 5000):
+        (call,) = play(plan, [form.write([("get", "{}")]).replace("{}", f"{{a:{number}}}")]).tool_calls
+        assert call.arguments == f'{{"a": {number}}}'
+
+
+def nested(depth: int, **members: Any) -> Tool:
+    """A chain of definitions, each with the next as its members."""
+    definitions: dict[str, Any] = {f"d{depth}": STRING}
+    for number in range(depth):
+        inner = {key: json.loads(json.dumps(value).replace("NEXT", f"d{number + 1}")) for key, value in members.items()}
+        definitions[f"d{number}"] = {"type": "object", "properties": inner}
+    return tool({"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions})
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_definitions_may_be_used_often_deeply_and_in_circles(form: str) -> None:
+    reference = {"allOf": [{"$ref": "#/$defs/NEXT"}]}
+    wide = nested(12, a=reference, b=reference, c=reference, d=reference)
+    tree = {"type": "object", "properties": {"a": {"allOf": [{"$ref": "#/$defs/tree"}]}}}
+    circle = tool({"properties": {"a": {"$ref": "#/$defs/tree"}}, "$defs": {"tree": tree}})
+    for one in (wide, circle, nested(40, a={"$ref": "#/$defs/NEXT"})):
+        text = written(form, ("get", {"a": {"a": {"a": {}}}}))
+        case = await case_of(form, one)
+        assert case.accepts(text)
+        assert calls_of(case.read(text)) == [("get", {"a": {"a": {"a": {}}}})]
+    deep = nested(200, a={"$ref": "#/$defs/NEXT"})
+    if form in FUNCTION_TAGS:  # llguidance makes the grammar
+        assert await case_of(form, deep)
+    else:
+        with pytest.raises(ApiError, match="nested too deeply"):
+            await case_of(form, deep)
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_schemas_that_take_long_to_read_or_to_compile_are_refused(form: str) -> None:
+    definitions: dict[str, Any] = {f"x{n}": {"type": ["integer", "null"], "minimum": n} for n in range(300)}
+    definitions["all"] = {"anyOf": [{"$ref": f"#/$defs/x{n}"} for n in range(300)]}
+    definitions |= {f"r{n}": {"$ref": "#/$defs/all"} for n in range(300)}
+    many = tool({"properties": {f"p{n}": {"$ref": f"#/$defs/r{n}"} for n in range(300)}, "$defs": definitions})
+    slow = tool({"properties": {"a": STRING | {"pattern": "a.{2000}b"}}, "required": ["a"]}, "slow")
+    for index, tools in enumerate(((many, tool({}, "x")), (tool({}, "x"), slow))):
+        with pytest.raises(ApiError, match="Leave out 'strict'") as caught:
+            await case_of(form, *tools)
+        assert caught.value.param == f"tools[{index}].function.parameters"
+
+
 @pytest.mark.parametrize(
     ("schema", "fault"),
     [
+        ({"properties": {"a": STRING}, "allOf": [{"additionalProperties": False}]}, "'additionalProperties'"),
+        (
+            {
+                "properties": {"a": STRING},
+                "$ref": "#/$defs/B",
+                "$defs": {"B": {"additionalProperties": {"minimum": 1}}},
+            },
+            "'additionalProperties'",
+        ),
         ({"properties": {}, "minProperties": 1, "additionalProperties": True}, "'minProperties'"),
         ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "'anyOf'"),
         ({"properties": {"a": {}}, "required": ["b"]}, "'required'"),

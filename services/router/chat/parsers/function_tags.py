@@ -31,13 +31,14 @@ quotes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from services.router.chat.argument_schema import ANY_TEXT, ObjectSchema, TextValue, assertions
+from services.router.chat.argument_schema import ANY_TEXT, NoValueError, ObjectSchema, TextValue, assertions
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
@@ -47,7 +48,7 @@ from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.rules import Rules
 from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
 from services.router.chat.tools import TOOL_NAME
-from services.router.grammar import literal_regex
+from services.router.grammar import literal_regex, quoted
 from services.router.template import parsed_arguments
 from shared.grammar import GrammarError
 
@@ -223,18 +224,31 @@ class FunctionTags:
         return CallsGrammar(f"{begin} {one}{further} space", rules.text, rules.schemas)
 
     def _strict_call(self, name: str, arguments: ObjectSchema, rules: Rules) -> str:
-        parts = [json.dumps(f"{name}>\n")]
+        parts, values = [quoted(f"{name}>\n")], dict[str, str]()
+
+        def value(schema: Any) -> str:
+            key = json.dumps(assertions(schema))
+            if key not in values:
+                values[key] = self._value(schema, arguments, rules)
+            return values[key]
+
         for key, schema in arguments.properties.items():
             if not _KEY.fullmatch(key):
                 raise GrammarError(f"this model's form of tool calls cannot write the argument {key[:64]!r}")
-            tag = json.dumps(f"{_PARAMETER}{key}>{self.line_break}", ensure_ascii=False)
-            parameter = f"{tag} {self._value(schema, arguments, rules)}"
+            tag = quoted(f"{_PARAMETER}{key}>{self.line_break}")
+            try:
+                parameter = f"{tag} {value(schema)}"
+            except NoValueError:
+                if key in arguments.required:
+                    raise
+                continue
             parts.append(parameter if key in arguments.required else f"({parameter})?")
         if arguments.additional is not False:
             named = "|".join(map(literal_regex, arguments.properties))
             excluded = f" & ~/{_PARAMETER}({named})>(?s:.*)/" if named else ""
             tag = rules.terminal(rf"/{_PARAMETER}[^>\n]+>{literal_regex(self.line_break)}/{excluded}")
-            parts.append(f"({tag} {self._value(arguments.additional, arguments, rules)})*")
+            with contextlib.suppress(NoValueError):
+                parts.append(f"({tag} {value(arguments.additional)})*")
         return " ".join(parts)
 
     def _value(self, schema: Any, arguments: ObjectSchema, rules: Rules) -> str:
@@ -242,13 +256,9 @@ class FunctionTags:
         text = TextValue.of(schema, arguments.definitions, _PARAMETER_END)
         if text is None:
             value = rules.json(assertions(schema), arguments.definitions)
-            return f"{value} {json.dumps(self.line_break + _PARAMETER_END)} {_LINE_BREAK}"
+            return f"{value} {quoted(self.line_break + _PARAMETER_END)} {_LINE_BREAK}"
         end = literal_regex(_PARAMETER_END)
-        excluded = f"(?s:.*){end}(?s:.+)"
-        if not self.line_break and text.regex != ANY_TEXT:
-            # The parser removes a line break beside each tag. The regular expression holds for the whole text.
-            excluded = rf"{excluded}|\n(?s:.*)|(?s:.*)\n{end}"
-        value = rules.lazy(f"/({text.regex}){literal_regex(self.line_break)}{end}/ & ~/{excluded}/")
+        value = rules.lazy(f"/({text.regex}){literal_regex(self.line_break)}{end}/ & ~/(?s:.*){end}(?s:.+)/")
         return f"{value} {_LINE_BREAK}"
 
     def reader(self, strict: Schemas) -> Read:
@@ -283,13 +293,15 @@ class FunctionTags:
                 builder.begin_call(name)
             builder.arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
             before = ", "
-            yield from feed.word("\n")
-            types = values.types(name, key)
-            if types is None:
+            text = values.text(name, key)
+            if text is None:
                 if not (yield from self._read_json(feed, builder.arguments)):
                     return False
             else:
-                yield from self._read_text(feed, ArgumentWriter(builder.arguments, types))
+                # A regular expression describes the whole text. In any other, the model may put line breaks beside the
+                # tags, even if this form has none there.
+                line_break = self.line_break if text.regex != ANY_TEXT else "\n"
+                yield from self._read_text(feed, ArgumentWriter(builder.arguments, text.types), line_break)
             yield from feed.all(SPACE)
         is_complete = yield from feed.word(_FUNCTION_END)
         if before == "{":
@@ -301,8 +313,9 @@ class FunctionTags:
         yield from feed.all(SPACE)
         return (yield from feed.word(self.end))
 
-    def _read_text(self, feed: Feed, writer: ArgumentWriter) -> Reading[None]:
-        """Takes a value that is text, and the tag that ends it."""
+    def _read_text(self, feed: Feed, writer: ArgumentWriter, line_break: str) -> Reading[None]:
+        """Takes a value that is text, and the tag that ends it. `line_break`: left out at both ends of the text."""
+        yield from feed.word(line_break)
         held = ""
         while character := (yield from feed.peek()):
             if character == "<" and (yield from feed.word(_PARAMETER_END)):
@@ -311,7 +324,7 @@ class FunctionTags:
                 feed.take(feed.num_left)
                 break
             writer.write(held)
-            held = feed.take() if character == "\n" else ""
+            held = feed.take() if character == line_break else ""
             if not held:
                 writer.write(feed.here(_PLAIN) or feed.take())
         writer.close()
@@ -335,17 +348,18 @@ class _Values:
     def __init__(self, strict: Mapping[str, ObjectSchema], types: ArgumentTypes) -> None:
         self._arguments = strict
         self._types = types
-        self._known: dict[tuple[str, str], frozenset[str] | None] = {}
+        # The key is None for arguments that the schema does not name.
+        self._known: dict[tuple[str, str | None], TextValue | None] = {}
 
-    def types(self, function: str, key: str) -> frozenset[str] | None:
-        """Returns the types of an argument that is written as text; None if it is JSON."""
+    def text(self, function: str, key: str) -> TextValue | None:
+        """Returns how an argument is written as text; None if it is JSON."""
         arguments = self._arguments.get(function)
         if arguments is None:
-            return self._types.of(function, key)
-        if (function, key) not in self._known:
-            text = TextValue.of(arguments.member(key), arguments.definitions, _PARAMETER_END)
-            self._known[function, key] = None if text is None else text.types
-        return self._known[function, key]
+            return TextValue(ANY_TEXT, self._types.of(function, key))
+        known = (function, key if key in arguments.properties else None)
+        if known not in self._known:
+            self._known[known] = TextValue.of(arguments.member(key), arguments.definitions, _PARAMETER_END)
+        return self._known[known]
 
 
 def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[str], bool]:

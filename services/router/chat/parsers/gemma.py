@@ -12,6 +12,7 @@ A grammar makes calls of strict tools match their schemas. Their quoted values a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -20,8 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.argument_schema import (
+    ALL_TYPES,
     ANY_TEXT,
     Definitions,
+    NoValueError,
     ObjectSchema,
     UnsupportedKeywordError,
     assertions,
@@ -38,10 +41,11 @@ from services.router.chat.parsers.form import CallsGrammar, Functions, Marked, R
 from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.rules import Rules
-from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
+from services.router.chat.parsers.schema_values import NUMBER, STRING, ArgumentTypes, ArgumentWriter, as_json
 from services.router.chat.tools import TOOL_NAME
-from services.router.grammar import literal_regex
+from services.router.grammar import literal_regex, quoted
 from services.router.template import parsed_arguments
+from shared.grammar import GrammarError
 
 _CALL = "call:"
 _KEY = re.compile(r"[^:,{}\[\]<]+")
@@ -49,6 +53,7 @@ _BARE_KEY = re.compile(r"\w+")
 _KEY_RULE = r"/\w+/"
 # Longest array that a schema of a strict tool can demand or allow explicitly: the grammar counts its items.
 _MAX_COUNT = 1000
+_MAX_DEPTH = 64
 _BARE = re.compile(r"[^,}\]<]+")
 # Every token of these forms begins with "<".
 _PLAIN = re.compile(r"[^<]+")
@@ -138,7 +143,8 @@ class GemmaCalls:
             before[-1] = ", "
             if len(closers) == 1:
                 types_here = STRING if name in strict else types.of(name, key)
-            opened = yield from self._read_value(feed, builder.arguments, types_here if len(closers) == 1 else STRING)
+            types_of_value = types_here if len(closers) == 1 else STRING
+            opened = yield from self._read_value(feed, builder.arguments, types_of_value, is_strict=name in strict)
             if opened:
                 closers.append(_CLOSERS[opened])
                 before.append("")
@@ -154,7 +160,7 @@ class GemmaCalls:
         yield from feed.all(SPACE)
         return key
 
-    def _read_value(self, feed: Feed, emit: Emit, types: frozenset[str]) -> Reading[str]:
+    def _read_value(self, feed: Feed, emit: Emit, types: frozenset[str], *, is_strict: bool) -> Reading[str]:
         """Takes a value, emits it as JSON and returns an empty string. Of an object or array, takes, emits and returns
         only the opening bracket. `types`: JSON types that a quoted value can have."""
         yield from feed.all(SPACE)
@@ -168,7 +174,9 @@ class GemmaCalls:
             emit(feed.take())
             return character
         # The types of the schema are not needed here: the form of an unquoted value, such as a number, shows its type.
-        emit(as_json((yield from self._read_bare(feed, _BARE)).strip(), frozenset()))
+        word = (yield from self._read_bare(feed, _BARE)).strip()
+        # A grammar makes numbers of strict tools, of any size, JSON.
+        emit(word if is_strict and NUMBER.fullmatch(word) else as_json(word, frozenset()))
         return ""
 
     def _read_bare(self, feed: Feed, characters: re.Pattern[str]) -> Reading[str]:
@@ -233,7 +241,7 @@ class GemmaCalls:
         values = _ValueRules(self, wanted.expression)
         calls = [f"name {values.any_object}"] if wanted.names else []
         for name, schema in wanted.strict.items():
-            calls.append(f"{json.dumps(name)} {values.object(ObjectSchema.of_tool(schema))}")
+            calls.append(f"{quoted(name)} {values.object(ObjectSchema.of_tool(schema))}")
         one = values.rules.rule(f"({' | '.join(calls)}) {wanted.expression(self.end)}")
         further = f" ({wanted.expression(self.begin + _CALL)} {one})*" if wanted.several else ""
         expression = f"{wanted.expression(_CALL)} {one}{further} space"
@@ -243,11 +251,10 @@ class GemmaCalls:
         return name if _BARE_KEY.fullmatch(name) else self.literal(name)
 
     def literal(self, value: Any) -> str:
-        """Returns the text of a value. Raises UnsupportedKeywordError if a string contains a token of this form."""
-        written = self._written(value)
+        """Returns the text of a value. Raises GrammarError if a string in it contains a token of this form."""
         if any(token in text for text in _strings(value) for token in self._tokens):
-            raise UnsupportedKeywordError("enum")
-        return written
+            raise GrammarError(f"this model's form of tool calls cannot write {json.dumps(value)[:64]}")
+        return self._written(value)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -268,8 +275,9 @@ class _ValueRules:
         self.rules = Rules()
         self._form = form
         self._expression = expression
-        # Names of the rules for definitions, which can refer to themselves.
+        # Names of the rules for values. A schema can refer to itself.
         self._names: dict[tuple[Definitions, str], str] = {}
+        self._depth = 0
 
     @functools.cached_property
     def any_value(self) -> str:
@@ -288,46 +296,69 @@ class _ValueRules:
         """Returns an expression for an object. Its members have the order of the schema."""
         after = first = '"}"'
         if schema.additional is not False:
-            excluded = "|".join(literal_regex(name) for name in schema.properties if _BARE_KEY.fullmatch(name))
+            excluded = "|".join(map(literal_regex, schema.properties))
             key = self.rules.terminal(f"{_KEY_RULE} & ~/{excluded}/" if excluded else _KEY_RULE)
-            other = self.rules.rule(f'{key} ":" {self._value(schema.additional, schema.definitions)}')
-            after = self.rules.rule(f'("," {other})* "}}"')
-            first = self.rules.rule(f'({other} ("," {other})*)? "}}"')
+            with contextlib.suppress(NoValueError):
+                other = self.rules.rule(f'{key} ":" {self._value(schema.additional, schema.definitions)}')
+                after = self.rules.rule(f'("," {other})* "}}"')
+                first = self.rules.rule(f'({other} ("," {other})*)? "}}"')
         # From the last member to the first. `after`: what can follow an earlier member; `first`: what can follow "{".
         for name, member in reversed(list(schema.properties.items())):
             key = self._expression(f"{self._form.literal_key(name)}:")
-            pair = f"{key} {self._value(member, schema.definitions)} {after}"
             is_required = name in schema.required
+            try:
+                pair = f"{key} {self._value(member, schema.definitions)} {after}"
+            except NoValueError:
+                if is_required:
+                    raise
+                continue
             first = self.rules.rule(pair if is_required else f"{pair} | {first}")
             after = self.rules.rule(f'"," {pair}' if is_required else f'"," {pair} | {after}')
         return f'"{{" {first}'
 
     def _value(self, schema: Any, definitions: Definitions) -> str:
+        """Returns the name of the rule for values that match a schema. Raises GrammarError."""
         found = assertions(schema)
         if not found:
             return self.any_value
-        if found.keys() == {"$ref"}:
-            return self._definition(found["$ref"], definitions)
-        found = flat(found, definitions)
-        if "anyOf" in found and len(found) == 1:
-            return self.rules.rule(" | ".join(self._value(one, definitions) for one in found["anyOf"]))
-        values = found.pop("enum", None)
-        if "const" in found and values is None:
-            values = [found.pop("const")]
-        if values is not None:
-            types = types_of(found)
-            if found.keys() - {"type"}:
-                raise UnsupportedKeywordError("enum")
-            literals = [self._form.literal(value) for value in values if is_of(value, types)]
-            return self.rules.rule(" | ".join(map(self._expression, literals)))
-        alternatives = [self._of_type(name, of_type(found, name), definitions) for name in types_of(found)]
-        return self.rules.rule(" | ".join(alternatives))
+        key = (definitions, json.dumps(found))
+        if key not in self._names:
+            if self._depth > _MAX_DEPTH:
+                raise GrammarError("the schema is nested too deeply for this model's form of tool calls")
+            self._names[key] = self.rules.reserve()
+            self._depth += 1
+            try:
+                self.rules.define(self._names[key], " | ".join(self._alternatives(found, definitions)))
+            except NoValueError:
+                del self._names[key]
+                raise
+            finally:
+                self._depth -= 1
+        return self._names[key]
 
-    def _definition(self, reference: str, definitions: Definitions) -> str:
-        if (definitions, reference) not in self._names:
-            name = self._names[definitions, reference] = self.rules.reserve()
-            self.rules.define(name, self._value(definitions.resolve(reference), definitions))
-        return self._names[definitions, reference]
+    def _alternatives(self, schema: Any, definitions: Definitions) -> list[str]:
+        """Returns at least one expression. Raises NoValueError if no value matches the schema."""
+        found = flat(schema, definitions)
+        found_any = found.pop("anyOf", None)
+        if found_any is not None:
+            if found:
+                raise UnsupportedKeywordError("anyOf")
+            alternatives = []
+            for one in found_any:
+                with contextlib.suppress(NoValueError):
+                    alternatives.append(self._value(one, definitions))
+        elif found.keys() & {"enum", "const"}:
+            types = types_of({"type": found.pop("type", ALL_TYPES)})
+            values = found.pop("enum") if "enum" in found else [found.pop("const")]
+            if found:
+                raise UnsupportedKeywordError(next(iter(found)))
+            literals = [self._form.literal(value) for value in values if is_of(value, types)]
+            alternatives = [self._expression(literal) for literal in literals]
+        else:
+            alternatives = [self._of_type(name, of_type(found, name), definitions) for name in types_of(found)]
+        if not alternatives:
+            raise NoValueError
+        return alternatives
 
     def _of_type(self, name: str, keywords: dict[str, Any], definitions: Definitions) -> str:
         """Returns an expression for values of one type. `keywords`: those that apply to this type."""
@@ -352,14 +383,17 @@ class _ValueRules:
         if max(least, most or 0) > _MAX_COUNT:
             raise UnsupportedKeywordError("maxItems" if most and most > _MAX_COUNT else "minItems")
         if most is not None and most < least:
-            raise UnsupportedKeywordError("minItems")
-        if items is False or most == 0:
+            raise NoValueError
+        try:
+            item = "" if most == 0 else self._value(items, definitions)
+        except NoValueError:
             if least:
-                raise UnsupportedKeywordError("items")
+                raise
+            item = ""
+        if not item:
             return '"[" "]"'
-        item = self._value(items, definitions)
         further = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
-        listed = f'{item} ("," {item}){further}'
+        listed = item if most == 1 else f'{item} ("," {item}){further}'
         return f'"[" {listed} "]"' if least else f'"[" ({listed})? "]"'
 
     def _string(self, regex: str) -> str:

@@ -50,17 +50,18 @@ class Rules:
         return self._named(f"[lazy] {terminal}", self.terminal(terminal), "lazy", "[lazy]")
 
     def json(self, schema: Any, definitions: Definitions) -> str:
-        """Returns an expression for JSON that matches a schema. Raises GrammarError if all schemas are too large: each
-        has its own copy of the definitions."""
-        whole = {**schema, "$defs": inner} if (inner := definitions.of(schema)) else schema
-        source = json.dumps(whole)
-        if source not in self._names:
-            self._num_bytes += len(source)
+        """Returns an expression for JSON that matches a schema. Raises GrammarError if the schemas are too large
+        together: each has its own copy of the definitions that it needs."""
+        key = f"{id(definitions)} {json.dumps(schema)}"
+        if key not in self._names:
+            inner = definitions.of(schema)
+            whole = {**schema, "$defs": inner} if inner else schema
+            self._num_bytes += len(json.dumps(whole))
             if self._num_bytes > MAX_GRAMMAR_BYTES:
-                raise GrammarError(f"the grammar of its arguments has more than {MAX_GRAMMAR_BYTES} bytes")
-            self._names[source] = f"json_{next(self._numbers)}"
-            self._schemas[self._names[source]] = whole
-        return f"@{self._names[source]}"
+                raise GrammarError(f"the grammar of the calls has more than {MAX_GRAMMAR_BYTES} bytes")
+            self._names[key] = f"json_{next(self._numbers)}"
+            self._schemas[self._names[key]] = whole
+        return f"@{self._names[key]}"
 
     def _named(self, key: str, body: str, kind: str, option: str) -> str:
         if key not in self._names:

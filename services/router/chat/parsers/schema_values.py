@@ -23,7 +23,7 @@ _STREAMED = frozenset({"string", "null"})
 _NULLS = ("null", "none")
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 # Every integer up to this limit has an exact float.
 _MAX_EXACT = 2.0**53
 # Python's type names, which schemas written by hand often use.
@@ -172,7 +172,7 @@ def as_json(text: str, types: Set[str]) -> str:
 def _number(word: str, is_integer: bool) -> str | None:
     """Returns the number unchanged if it is valid JSON, and otherwise as Python prints it. Returns None if `word` is
     not a finite number or, with `is_integer`, not an integer."""
-    match = _NUMBER.fullmatch(word)
+    match = NUMBER.fullmatch(word)
     try:
         if match is not None and not (is_integer and (match[1] or match[2])):
             return word if math.isfinite(float(word)) else None

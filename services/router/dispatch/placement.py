@@ -158,6 +158,9 @@ class Placement:
         submission.paused.clear()
         for parked in [parked for parked in self._parked if parked.submission is submission]:
             self._unpark(parked)
+        # Each sequence refers to its submission. Without this line, only the garbage collector could free them and the
+        # prompt, and would stop all streams for longer.
+        submission.sequences = []
 
     def end(self, sequence: SubmittedSequence) -> None:
         """Ends one sequence early because it contains a stop string."""

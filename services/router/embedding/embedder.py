@@ -74,6 +74,7 @@ class Embedder:
                     timer.ended(indices[sequence], ChoiceEnd.of(sequence, "stop"))
                     num_done += 1
                     num_open_tokens -= len(sequence.submission.prompt_token_ids)
+                    self._placement.close(sequence.submission)
                     yield indices.pop(sequence), sequence.embedding
         except ApiError as error:
             timer.failed(error.kind)

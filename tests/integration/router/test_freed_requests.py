@@ -1,6 +1,4 @@
-"""Memory of requests that have ended is freed at once. What waits for the garbage collector makes it stop all streams for
-longer.
-"""
+"""Ended requests are freed at once. What waits for the garbage collector makes it stop all streams for longer."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import gc
 
 # Arguments of gc.set_threshold. Generation 0 is collected when allocations exceed deallocations by this many.
 # Generation 1 is collected after this many collections of generation 0, and generation 2 after this many of generation
-# 1. So a collection of generation 1 looks at up to 50,000 objects, which takes some 50 ms. With 20 instead of 5, it
-# took up to 222 ms in a router with large requests in progress.
+# 1. So a collection of generation 1 looks at some 60,000 new objects. With 20 instead of 5, it took up to 222 ms in a
+# router with large requests in progress.
 _THRESHOLDS = (10_000, 5, 80)
 
 

@@ -65,10 +65,10 @@ class Definitions:
         self._num_read = 0
 
     def count(self) -> None:
-        """Counts one schema that is read. Raises GrammarError if there are too many."""
+        """Counts one schema that is read. Raises TooComplicatedError if there are too many."""
         self._num_read += 1
         if self._num_read > _MAX_READ:
-            raise GrammarError("the schema is too complicated for this model's form of tool calls")
+            raise TooComplicatedError
 
     def resolve(self, reference: str) -> Any:
         return self._schemas[_name(reference.removeprefix(_PREFIX))]
@@ -95,6 +95,13 @@ def _references(schema: Any) -> list[str]:
 def _name(reference: str) -> str:
     """Returns the name of a definition. `reference`: a JSON pointer in a URI, without `_PREFIX`."""
     return unquote(reference).replace("~1", "/").replace("~0", "~")
+
+
+class TooComplicatedError(GrammarError):
+    """Raised if reading a schema takes too long."""
+
+    def __init__(self) -> None:
+        super().__init__("the schema is too complicated for this model's form of tool calls")
 
 
 class NoValueError(GrammarError):
@@ -255,10 +262,10 @@ class TextValue:
     def of(cls, schema: Any, definitions: Definitions, end: str) -> TextValue | None:
         """Returns None if the argument is written as JSON: it can have other types, or has keywords that Quire has no
         regular expression for. `end`: text that ends the argument, so that it cannot contain this text. Raises
-        NoValueError."""
+        NoValueError and TooComplicatedError."""
         try:
             found = _texts(schema, definitions)
-        except NoValueError:
+        except (NoValueError, TooComplicatedError):
             raise
         except GrammarError:
             return None

@@ -30,8 +30,8 @@ _SPACE_RULE = r"space: /\s{0,16}/" + "\n"
 
 def own_grammar(form: ToolForm, schemas: Schemas) -> str | None:
     """Returns the grammar of calls that match the schemas, if the arguments in this form are not JSON: such a grammar
-    must be checked like a structure. Returns None otherwise, because checks of the schemas are enough. Takes
-    milliseconds for large schemas. Raises GrammarError."""
+    must be checked like a structure. Returns None otherwise, because checks of the schemas are enough. Blocks for up
+    to 15 ms if the schemas are large. Raises GrammarError."""
     if not isinstance(form.shape, Marked) or form.shape.own is None:
         return None
     calls = form.shape.own.grammar(WantedCalls((), schemas, several=True, expression=quoted))

@@ -447,9 +447,10 @@ class Placement:
             # A second change would not help: the other version's schedulers are there and refuse.
             submission.model, submission.is_pinned = other, True
             submission.waits_until = None
-            for parked in [parked for parked in self._parked if parked.submission is submission]:
+            waiting = [parked for parked in self._parked if parked.submission is submission]
+            for parked in waiting:
                 self._unpark(parked)
-                self._place(submission, parked.sequences)
+            self._place(submission, [sequence for parked in waiting for sequence in parked.sequences])
             return
         reasons = [error for error in submission.refusals.errors if error.kind is ErrorKind.UNAVAILABLE]
         message = f"No scheduler of this model came back within {self._scheduler_wait:g} s."

@@ -104,7 +104,8 @@ class Generation:
         # For each prompt: the number of its tokens that were found in the prefix cache. It is the minimum over the
         # prompt's choices, because the other choices can find blocks that the first one computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
-        self._submissions: list[Submission] = []
+        # Each submission and its sequences, which a closed submission no longer has.
+        self._submissions: dict[Submission, list[SubmittedSequence]] = {}
         self._num_open = len(request.prompts) * request.n
 
     def __enter__(self) -> Generation:
@@ -210,7 +211,7 @@ class Generation:
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
                 self._num_parts_lost.append(0)
-            self._submissions.append(submission)
+            self._submissions[submission] = submission.sequences
             self._placement.submit(submission)
 
     def _go_on(self) -> None:
@@ -240,15 +241,14 @@ class Generation:
         if deltas:
             yield deltas
 
-    @staticmethod
-    def _with_prompts(news: list[SubmittedSequence]) -> list[SubmittedSequence]:
+    def _with_prompts(self, news: list[SubmittedSequence]) -> list[SubmittedSequence]:
         """Returns the sequences that can send deltas: all sequences of each prompt that has a sequence in `news`. Skips
         a prompt while some of its requested log probabilities are missing: they arrive with its first sequence, and no
         sequence of the prompt may send deltas before they are complete."""
         found: dict[SubmittedSequence, None] = {}
         for sequence in news:
             if not sequence.submission.lacks_prompt_logprobs:
-                found |= dict.fromkeys(sequence.submission.sequences)
+                found |= dict.fromkeys(self._submissions[sequence.submission])
         return list(found)
 
     def _advance(self, sequence: SubmittedSequence) -> ChoiceDelta | None:

@@ -14,6 +14,7 @@ from quire.client import Delta, Result, Timings
 from quire.client.errors import error_from_status
 from quire.client.retries import Retries
 from quire.inference.v1 import inference_pb2, sampling_pb2
+from quire.scheduler.v1 import scheduler_pb2
 from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import GREETING, MODEL, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer
@@ -268,3 +269,16 @@ def test_a_reset_stream_is_a_server_that_is_away() -> None:
     with pytest.raises(QuireError):
         Retries(5, None).delay(final)
     assert Retries(5, None).delay(error_from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ())) > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"prompt_logprobs": 0}])
+async def test_a_stream_has_all_that_came_with_its_error(start_router: StartRouter, options: dict[str, Any]) -> None:
+    ids = byte_level().encode("Hello", add_special_tokens=False).ids
+    error = scheduler_pb2.Error(code=13, message="the logits are not numbers")
+    api = await start_router(fake_scheduler(lambda submit, choice: Answer(ids, error=error, tokens_per_frame=len(ids))))
+    text = ""
+    async with AsyncClient(api.address) as client, client.stream_generate("x", max_tokens=20, **options) as stream:
+        with pytest.raises(QuireError, match="not numbers"):
+            async for delta in stream:
+                text += delta.text
+    assert text == "Hello"

@@ -20,6 +20,7 @@ from tests.unit.router.texts import calls_of, play, tagged
 
 FORMS = [name for name, form in TOOL_FORMS.items() if isinstance(form.shape, Marked) and form.shape.own is not None]
 FUNCTION_TAGS = ("qwen3_coder", "seed_oss")
+STRING = {"type": "string"}
 POINT = {
     "type": "object",
     "properties": {"x": {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}},
@@ -123,6 +124,19 @@ async def test_no_value_escapes_its_schema(form: str) -> None:
     assert num_accepted > 50
 
 
+@pytest.mark.parametrize("form", FUNCTION_TAGS)
+async def test_every_choice_is_read_alike(form: str) -> None:
+    """All choices of a request share a plan, and its reader has to agree with the grammar however much it reads."""
+    arguments = {f"p{n}": "x" for n in range(150)}
+    case = await case_of(
+        form, tool({"properties": dict.fromkeys(arguments, {"$ref": "#/$defs/s"}), "$defs": {"s": STRING}})
+    )
+    text = written(form, ("get", arguments))
+    assert case.accepts(text)
+    for _ in range(100):
+        assert calls_of(case.read(text)) == [("get", arguments)]
+
+
 @pytest.mark.parametrize("form", FORMS)
 async def test_an_answer_that_is_cut_is_read_without_a_fault(form: str) -> None:
     case = await case_of(form, tool(PARAMETERS))
@@ -156,9 +170,6 @@ async def test_other_arguments_follow_if_the_schema_allows_them(form: str) -> No
         assert calls_of(case.read(text)) == [("get", arguments)]
     for arguments in ({"a": True}, {"b": 1}, {"b": True, "a": 1}):
         assert not case.accepts(written(form, ("get", arguments)))
-
-
-STRING = {"type": "string"}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ quotes.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -224,36 +223,24 @@ class FunctionTags:
         return CallsGrammar(f"{begin} {one}{further} space", rules.text, rules.schemas)
 
     def _strict_call(self, name: str, arguments: ObjectSchema, rules: Rules) -> str:
-        parts, values = [quoted(f"{name}>\n")], dict[str, str]()
-
-        def value(schema: Any) -> str:
-            key = json.dumps(assertions(schema))
-            if key not in values:
-                values[key] = self._value(schema, arguments, rules)
-            return values[key]
-
+        parts, texts = [quoted(f"{name}>\n")], _texts(arguments)
         for key, schema in arguments.properties.items():
+            if key not in texts:
+                continue
             if not _KEY.fullmatch(key):
                 raise GrammarError(f"this model's form of tool calls cannot write the argument {key[:64]!r}")
             tag = quoted(f"{_PARAMETER}{key}>{self.line_break}")
-            try:
-                parameter = f"{tag} {value(schema)}"
-            except NoValueError:
-                if key in arguments.required:
-                    raise
-                continue
+            parameter = f"{tag} {self._value(texts[key], schema, arguments, rules)}"
             parts.append(parameter if key in arguments.required else f"({parameter})?")
-        if arguments.additional is not False:
+        if None in texts:
             named = "|".join(map(literal_regex, arguments.properties))
             excluded = f" & ~/{_PARAMETER}({named})>(?s:.*)/" if named else ""
             tag = rules.terminal(rf"/{_PARAMETER}[^>\n]+>{literal_regex(self.line_break)}/{excluded}")
-            with contextlib.suppress(NoValueError):
-                parts.append(f"({tag} {value(arguments.additional)})*")
+            parts.append(f"({tag} {self._value(texts[None], arguments.additional, arguments, rules)})*")
         return " ".join(parts)
 
-    def _value(self, schema: Any, arguments: ObjectSchema, rules: Rules) -> str:
-        """Returns an expression for an argument's value and the tag that ends it."""
-        text = TextValue.of(schema, arguments.definitions, _PARAMETER_END)
+    def _value(self, text: TextValue | None, schema: Any, arguments: ObjectSchema, rules: Rules) -> str:
+        """Returns an expression for an argument's value and the tag that ends it. `text`: from `_texts`."""
         if text is None:
             value = rules.json(assertions(schema), arguments.definitions)
             return f"{value} {quoted(self.line_break + _PARAMETER_END)} {_LINE_BREAK}"
@@ -262,10 +249,10 @@ class FunctionTags:
         return f"{value} {_LINE_BREAK}"
 
     def reader(self, strict: Schemas) -> Read:
-        arguments = {name: ObjectSchema.of_tool(schema) for name, schema in strict.items()}
+        texts = {name: _texts(ObjectSchema.of_tool(schema)) for name, schema in strict.items()}
 
         def read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-            values = _Values(arguments, ArgumentTypes(functions))
+            values = _Values(texts, ArgumentTypes(functions))
             yield from feed.all(SPACE)
             while (yield from feed.word(self.begin)) and (yield from self._read_exactly(feed, builder, values)):
                 yield from feed.all(SPACE)
@@ -340,26 +327,44 @@ class FunctionTags:
         return (yield from feed.word(_PARAMETER_END))
 
 
+# How each argument of a strict tool is written as text; None if it is JSON. The key is None for arguments that the
+# schema does not name. An argument that can have no value is left out.
+_Texts = Mapping[str | None, TextValue | None]
+
+
+def _texts(arguments: ObjectSchema) -> _Texts:
+    """Raises NoValueError if a required argument can have no value, and TooComplicatedError. The grammar and the reader
+    use this function, so that they agree."""
+    found: dict[str | None, TextValue | None] = {}
+    # By schema, because arguments can share a large one.
+    known: dict[str, TextValue | None] = {}
+    for key, schema in (*arguments.properties.items(), (None, arguments.additional)):
+        try:
+            source = json.dumps(assertions(schema))
+            if source not in known:
+                known[source] = TextValue.of(schema, arguments.definitions, _PARAMETER_END)
+            found[key] = known[source]
+        except NoValueError:
+            if key in arguments.required:
+                raise
+    return found
+
+
 class _Values:
     """How the arguments of one message are written."""
 
-    __slots__ = ("_arguments", "_known", "_types")
+    __slots__ = ("_strict", "_types")
 
-    def __init__(self, strict: Mapping[str, ObjectSchema], types: ArgumentTypes) -> None:
-        self._arguments = strict
+    def __init__(self, strict: Mapping[str, _Texts], types: ArgumentTypes) -> None:
+        self._strict = strict
         self._types = types
-        # The key is None for arguments that the schema does not name.
-        self._known: dict[tuple[str, str | None], TextValue | None] = {}
 
     def text(self, function: str, key: str) -> TextValue | None:
         """Returns how an argument is written as text; None if it is JSON."""
-        arguments = self._arguments.get(function)
-        if arguments is None:
+        texts = self._strict.get(function)
+        if texts is None:
             return TextValue(ANY_TEXT, self._types.of(function, key))
-        known = (function, key if key in arguments.properties else None)
-        if known not in self._known:
-            self._known[known] = TextValue.of(arguments.member(key), arguments.definitions, _PARAMETER_END)
-        return self._known[known]
+        return texts.get(key, texts.get(None))
 
 
 def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[str], bool]:

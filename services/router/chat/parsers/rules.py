@@ -51,7 +51,7 @@ class Rules:
 
     def json(self, schema: Any, definitions: Definitions) -> str:
         """Returns an expression for JSON that matches a schema. Raises GrammarError if the schemas are too large
-        together: each has its own copy of the definitions that it needs."""
+        together, because each has its own copy of the definitions that it needs."""
         key = f"{id(definitions)} {json.dumps(schema)}"
         if key not in self._names:
             inner = definitions.of(schema)

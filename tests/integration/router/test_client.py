@@ -276,13 +276,14 @@ async def test_a_stream_has_all_that_came_with_its_error(start_router: StartRout
     ids = byte_level().encode("Hello", add_special_tokens=False).ids
     error = scheduler_pb2.Error(code=13, message="the logits are not numbers")
     api = await start_router(fake_scheduler(lambda submit, choice: Answer(ids, error=error, tokens_per_frame=len(ids))))
-    texts: list[str] = []
+    text = ""
 
     async def read() -> None:
+        nonlocal text
         async with AsyncClient(api.address) as client, client.stream_generate("x", max_tokens=20, **options) as stream:
             async for delta in stream:
-                texts.append(delta.text)
+                text += delta.text
 
     with pytest.raises(QuireError, match="not numbers"):
         await read()
-    assert "".join(texts) == "Hello"
+    assert text == "Hello"

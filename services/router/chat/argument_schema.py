@@ -108,7 +108,7 @@ class NoValueError(GrammarError):
     """Raised if no value matches a schema."""
 
     def __init__(self) -> None:
-        super().__init__("the schema demands a value, but allows none")
+        super().__init__("the schema requires a value, but no value matches it")
 
 
 def assertions(schema: Any) -> dict[str, Any]:
@@ -205,10 +205,6 @@ class ObjectSchema:
         """Returns the schema of a tool's arguments (`call_grammar.Schemas`)."""
         return cls.of({"$ref": schema["$ref"]}, Definitions(schema["$defs"]))
 
-    def member(self, name: str) -> Any:
-        """Returns the schema of a member; False if there can be none of this name."""
-        return self.properties.get(name, self.additional)
-
 
 def text_regex(schema: Mapping[str, Any]) -> str:
     """Returns a regular expression for the strings that keywords of `string` allow. Raises UnsupportedKeywordError."""
@@ -292,11 +288,10 @@ def _texts(schema: Any, definitions: Definitions) -> _Texts | None:
     if alternatives is not None:
         if found:
             return None
-        parts, texts = list(_possible(alternatives, definitions)), []
-        for part in parts:
-            if part is None:
-                return None
-            texts.append(part)
+        parts = list(_possible(alternatives, definitions))
+        texts = [part for part in parts if part is not None]
+        if len(texts) < len(parts):
+            return None
         merged = _Texts(
             tuple(regex for part in texts for regex in part.regexes),
             tuple(choice for part in texts for choice in part.choices),

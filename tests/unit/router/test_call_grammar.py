@@ -68,7 +68,7 @@ def test_tags_that_are_tokens_are_taken_as_such() -> None:
 def test_gemma_s_strings_may_hold_what_their_tokens_begin_with() -> None:
     gemma = TOOL_FORMS["gemma4"]
     tags = Tags({'<|"|>': ids_of("</think>")[0]})
-    text = written("gemma4", ("get_weather", {"city": "a < b <| c", "x": ["", {"y z": -1.5}]}), TIME)
+    text = written("gemma4", ("get_weather", {"city": "a < b <| c", "x y": ["", {"y z": -1.5}]}), TIME)
     for known in (tags, Tags({})):
         assert accepts(AnswerForm(known, calls=calls_grammar(TOOLS, gemma, known, several=True)), X, ids_of(text))
     form = AnswerForm(tags, calls=calls_grammar(TOOLS, gemma, tags, several=True))

@@ -319,7 +319,7 @@ class FunctionTags:
     def _read_json(self, feed: Feed, emit: Emit) -> Reading[bool]:
         """Takes a value that is JSON, and the tag that ends it. Returns False if the text was cut before the tag."""
         yield from feed.all(SPACE)
-        if (yield from feed.peek()) in '"{[':
+        if (yield from feed.peek()) in ('"', "{", "["):
             yield from read_value(feed, emit)
         else:
             emit((yield from feed.all(_JSON_WORD)))

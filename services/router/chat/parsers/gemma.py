@@ -280,17 +280,18 @@ class _ValueRules:
         self._depth = 0
 
     @functools.cached_property
-    def any_value(self) -> str:
+    def _any(self) -> tuple[str, str]:
+        """Names of the rules for any value and for any object."""
         name = self.rules.reserve()
         word = self.rules.terminal(r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null/")
         pair = self.rules.rule(f'({self.rules.terminal(_KEY_RULE)} | {self._string(ANY_TEXT)}) ":" {name}')
-        any_object = f'"{{" ({pair} ("," {pair})*)? "}}"'
+        any_object = self.rules.rule(f'"{{" ({pair} ("," {pair})*)? "}}"')
         self.rules.define(name, f'{self._string(ANY_TEXT)} | {any_object} | "[" ({name} ("," {name})*)? "]" | {word}')
-        return name
+        return name, any_object
 
     @property
     def any_object(self) -> str:
-        return self.object(ObjectSchema({}, frozenset(), True, Definitions({})))
+        return self._any[1]
 
     def object(self, schema: ObjectSchema) -> str:
         """Returns an expression for an object. Its members have the order of the schema."""
@@ -320,7 +321,7 @@ class _ValueRules:
         """Returns the name of the rule for values that match a schema. Raises GrammarError."""
         found = assertions(schema)
         if not found:
-            return self.any_value
+            return self._any[0]
         key = (definitions, json.dumps(found))
         if key not in self._names:
             if self._depth > _MAX_DEPTH:

@@ -70,7 +70,7 @@ async def _check_some(form: ToolForm, schemas: Schemas, param: str, threads: Tex
         reason = error.message.removesuffix(".")
     else:
         return
-    hint = "Leave out 'strict', or use 'tool_choice' 'required', which enforces schemas with every model."
+    hint = "Leave out 'strict', or require a call: a required call matches its schema with every model."
     raise invalid(f"{reason}. {hint}", param, INVALID_STRUCTURE)
 
 

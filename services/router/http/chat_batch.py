@@ -117,7 +117,7 @@ async def _answer(chats: ChatService, chat: PreparedChat) -> tuple[Message, Usag
         except ApiError as error:
             if error.param != "prompt":
                 raise
-            # To the scheduler, each conversation is a prompt: there are more than it accepts for one request.
+            # The scheduler counts conversations as prompts, and accepts fewer of them in one request.
             raise replace(error, param="messages") from None
         (message,) = reader.messages
         return message, reader.usage(usage)

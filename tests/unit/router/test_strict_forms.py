@@ -286,7 +286,7 @@ async def test_schemas_that_take_long_to_read_or_to_compile_are_refused(form: st
 async def test_a_schema_that_the_form_cannot_enforce_is_refused(form: str, schema: dict[str, Any], fault: str) -> None:
     tools = (tool({"properties": {}}, "first"), tool(schema))
     assert (await schemas_of(request_of(*tools), TOOL_FORMS["hermes"])).keys() == {"first", "get"}
-    with pytest.raises(ApiError, match=f"{fault}.*Leave out 'strict', or use 'tool_choice' 'required'") as caught:
+    with pytest.raises(ApiError, match=f"{fault}.*Leave out 'strict', or require a call") as caught:
         await schemas_of(request_of(*tools), TOOL_FORMS[form])
     assert caught.value.param == "tools[1].function.parameters"
 

@@ -7,7 +7,7 @@ a special token (<escape> or <|"|>) stands at each end of a string instead of a 
 FunctionGemma quotes values of any type, so the function's schema determines an argument's type. The model can leave out
 commas. It can also leave out the ends of strings, arrays and objects directly before the token that ends the call.
 
-A grammar makes calls of strict tools match their schemas. Their quoted values are strings.
+A grammar makes calls of strict tools match their schemas. In these calls, quoted values are always strings.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ _BARE_KEY = re.compile(r"\w+")
 _KEY_RULE = r"/\w+/"
 # Longest array that a schema of a strict tool can demand or allow explicitly: the grammar counts its items.
 _MAX_COUNT = 1000
+# Deepest nesting of a strict tool's schema. Python limits the depth of recursion.
 _MAX_DEPTH = 64
 _BARE = re.compile(r"[^,}\]<]+")
 # Every token of these forms begins with "<".
@@ -175,7 +176,7 @@ class GemmaCalls:
             return character
         # The types of the schema are not needed here: the form of an unquoted value, such as a number, shows its type.
         word = (yield from self._read_bare(feed, _BARE)).strip()
-        # A grammar makes numbers of strict tools, of any size, JSON.
+        # The grammar allows only JSON's numbers here, however long, so they need no conversion.
         emit(word if is_strict and NUMBER.fullmatch(word) else as_json(word, frozenset()))
         return ""
 

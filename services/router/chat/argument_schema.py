@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from services.router.grammar import ASSERTIONS, format_pattern, literal_regex
+from services.router.grammar import ASSERTIONS, additional_members, format_pattern, literal_regex
 from shared.grammar import GrammarError
 
 _REFERENCE = re.compile(r'"\$ref": "#/\$defs/((?:[^"\\]|\\.)*)"')
@@ -193,9 +193,11 @@ class ObjectSchema:
             raise UnsupportedKeywordError("type")
         kept = of_type(found, "object")
         properties, required = kept.pop("properties", {}), frozenset(kept.pop("required", ()))
-        additional = kept.pop("additionalProperties", True)
-        for keyword in kept:
+        for keyword in kept.keys() - {"additionalProperties", "patternProperties"}:
             raise UnsupportedKeywordError(keyword)
+        additional = additional_members(kept | {"properties": properties, "required": required})
+        if additional is None:
+            raise UnsupportedKeywordError("patternProperties")
         if not required <= properties.keys():
             raise UnsupportedKeywordError("required")
         return cls(properties, required, additional, definitions)

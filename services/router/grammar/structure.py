@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from services.router.grammar.schema_rewrites import checked_schema
+from services.router.grammar.schema_rewrites import checked_schema, exact_keys
 from shared.grammar import GrammarError
 
 # White space between JSON tokens. Without a limit, a confused model writes spaces until it reaches its output limit.
@@ -51,9 +51,9 @@ class Structure:
 
         match self.kind:
             case StructureKind.JSON_SCHEMA:
-                return _json_grammar(checked_schema(self.source))
+                return _json_grammar(exact_keys(checked_schema(self.source)))
             case StructureKind.COMPOUND_SCHEMA:
-                return _json_grammar(checked_schema(self.source, is_compound=True))
+                return _json_grammar(exact_keys(checked_schema(self.source, is_compound=True)))
             case StructureKind.JSON_OBJECT:
                 return _json_grammar({"type": "object"})
             case StructureKind.REGEX:

@@ -16,6 +16,7 @@ import pytest
 from benchmarks.json_schema import Sampler
 from services.router.grammar.schema_rewrites.checked import checked_schema
 from services.router.grammar.schema_rewrites.formats import _OF_THE_LIBRARY
+from services.router.grammar.schema_rewrites.member_keys import additional_members, exact_keys
 from shared.grammar import GrammarError
 from tests.unit.router.schema_instances import DEFINITIONS, INSTANCES, accepts, matcher_of, random_schema
 
@@ -133,6 +134,12 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
     "patterns with the same schema": ({"patternProperties": {"^a": INTEGER, "b$": INTEGER}},
         [{"ab": 1}, {"ab": "x"}, {"a": "x"}, {"b": "x"}, {"c": "x"}]),
     "patterns that say nothing": ({"patternProperties": {"f": True, "b": False}}, [{"f": 1}, {"b": 1}, {"fb": 1}]),
+    "patterns far from the other names": ({"additionalProperties": False, "allOf": [{"required": ["ab"]}],
+        "patternProperties": {"^a": INTEGER}},
+        [{"ab": 1}, {"ab": "x"}, {"ab": 1, "ac": 2}, {"ab": 1, "b": 2}, {"ac": 1}]),
+    "other names beside what applies as well": ({"properties": {"a": INTEGER}, "allOf": [{"required": ["b"]}],
+        "additionalProperties": TEXT},
+        [{"b": "x"}, {"a": 1, "b": "x"}, {"a": 1, "b": 1}, {"a": "x", "b": "x"}, {"a": 1}]),
     "a reference into a condition": ({"$ref": "#/if", "if": {"type": "integer"}}, [1, "x"]),
     "a reference into what is rewritten": ({"properties": {"a": {"not": {"const": 1}}, "b": {"$ref":
         "#/properties/a/not"}}}, [{"a": 1}, {"a": 2, "b": 1}, {"b": 2}]),
@@ -175,6 +182,50 @@ def test_the_same_instances_are_accepted(name: str) -> None:
     assert accepted == [validator.is_valid(instance) for instance in instances]
     assert True in accepted
     assert False in accepted
+
+
+A = {"type": "object", "properties": {"a": INTEGER}}
+NAMED: dict[str, Any] = {
+    "a member": A,
+    "a member in a list": {"anyOf": [{"type": "null"}, {"type": "array", "items": A}]},
+    "other members of a type": A | {"properties": {"a": INTEGER, "ab": TEXT, '"': TEXT}, "additionalProperties": TEXT},
+    "a member by a reference": {"$ref": "#/$defs/a", "$defs": {"a": A}},
+    "members of all": {"allOf": [A, {"properties": {"b": TEXT}}]},
+    "a member that is required": {"required": ["a"], "allOf": [A]},
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_key_of_a_named_member_is_written_in_one_way(name: str) -> None:
+    """The library takes a key with escapes for another member's."""
+    matcher = matcher_of(NAMED[name])
+    before, after = ("[", "]") if "list" in name else ("", "")
+
+    def is_accepted(text: str) -> bool:
+        tokens = list(f"{before}{text}{after}".encode())
+        fresh = matcher.deep_copy()
+        return bool(fresh.try_consume_tokens(tokens) == len(tokens) and fresh.is_accepting())
+
+    assert is_accepted('{"a": 1}')
+    assert is_accepted('{"a": 1, "": "", "\\n\\u0001\\"": "x"}')
+    assert not is_accepted('{"a": "x"}')
+    assert not is_accepted('{"\\u0061": "x"}')
+    assert not is_accepted('{"a": 1, "\\u0061": "x"}')
+
+
+def test_an_object_with_patterns_of_its_own_stays_as_it_is() -> None:
+    schema = A | {"patternProperties": {"^b": TEXT}}
+    assert exact_keys(schema) == schema
+
+
+@pytest.mark.parametrize("additional", [True, {}, TEXT, False])
+@pytest.mark.parametrize("named", [{}, {"required": ["a"]}, A, A | {"required": ["a", "b"]}])
+def test_the_schema_of_other_members_is_found_again(named: dict[str, Any], additional: Any) -> None:
+    schema = named | {"additionalProperties": additional}
+    assert additional_members(schema) == additional
+    assert additional_members(exact_keys(schema)) == additional
+    assert additional_members(exact_keys(named)) is True
+    assert additional_members(schema | {"patternProperties": {"^b": TEXT}}) is None
 
 
 def test_empty_classes_are_those_of_ecma_262() -> None:

@@ -99,8 +99,14 @@ def _pattern(names: Any, document: SchemaDocument) -> str | None:
 
 def pattern_properties(schema: Schema) -> None:
     """Merges those patterns of `patternProperties` (JSON Schema core 10.3.2.2) that have equal schemas, because
-    llguidance refuses patterns that overlap. Removes patterns without effect."""
+    llguidance refuses patterns that overlap. Removes patterns without effect.
+
+    Puts `additionalProperties` behind them. If `allOf` or a similar keyword stood between the two, llguidance would
+    ignore the patterns when it applies `additionalProperties`, and refuse valid members."""
     patterns = schema.get("patternProperties")
+    for keyword in ("patternProperties", "additionalProperties"):
+        if keyword in schema:
+            schema[keyword] = schema.pop(keyword)
     if not isinstance(patterns, dict) or len(patterns) < 2:
         return
     by_schema: dict[str, list[str]] = {}

@@ -42,7 +42,7 @@ def all_but(values: Sequence[Any], value_type: str) -> Any:
         case "number":
             return _other_numbers(sorted(set(values)))
         case "string":
-            return _other_strings(values)
+            return other_strings(values)
         case "array":
             return _other_arrays(values[0]) if len(values) == 1 else None
     # No keywords accept exactly the objects that differ from a given one, because they can have members of any name.
@@ -66,7 +66,7 @@ def _other_numbers(values: list[float]) -> Any:
     return any_of([below, *between, above])
 
 
-def _other_strings(values: Sequence[str]) -> Any:
+def other_strings(values: Sequence[str]) -> Any:
     if any(len(value) > _MAX_STRING for value in values):
         return None
     trie: _Trie = {}

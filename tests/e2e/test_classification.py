@@ -33,7 +33,7 @@ def save_classifier(directory: Path, **config: Any) -> tuple[Any, Any]:
     library.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}", pair=f"{first} $A {last} $B:1 {last}:1", special_tokens=[(first, 0), (last, 1)]
     )
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=library)  # type: ignore[no-untyped-call]
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=library)
     tokenizer.save_pretrained(directory)
     model = save_encoder(
         directory, "BertForSequenceClassification", vocab_size=len(tokenizer), max_position_embeddings=256, **config

@@ -43,7 +43,7 @@ def test_embeddings_are_those_of_transformers(case: Case, tmp_path: Path) -> Non
 
 def test_distances_have_mpnet_s_buckets() -> None:
     distances = torch.arange(-300, 301)
-    expected = MPNetEncoder.relative_position_bucket(distances)  # type: ignore[no-untyped-call]
+    expected = MPNetEncoder.relative_position_bucket(distances)
     assert [bucket(distance) for distance in distances.tolist()] == expected.tolist()
 
 

@@ -31,7 +31,7 @@ def save(directory: Path, case: Case) -> transformers.PreTrainedModel:
     _randomize(model)
     model.generation_config.eos_token_id = 2
     model.save_pretrained(directory)
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def save_encoder(directory: Path, case: Case) -> transformers.PreTrainedModel:
@@ -40,7 +40,7 @@ def save_encoder(directory: Path, case: Case) -> transformers.PreTrainedModel:
     model = auto.from_config(configure(case), dtype=torch.float32)
     _randomize(model)
     model.save_pretrained(directory)
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def _randomize(model: Any) -> None:

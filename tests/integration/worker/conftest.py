@@ -25,7 +25,7 @@ POISON = 13
 def save_with_tokenizer(directory: Path) -> None:
     model = make_model("Llama")
     with torch.no_grad():
-        model.get_input_embeddings().weight[POISON] = torch.nan  # type: ignore[operator]
+        model.get_input_embeddings().weight[POISON] = torch.nan
     model.save_pretrained(directory)
     vocabulary = {f"t{index}": index for index in range(VOCAB_SIZE)}
     Tokenizer(models.WordLevel(vocabulary, unk_token="t0")).save(str(directory / "tokenizer.json"))

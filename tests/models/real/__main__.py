@@ -40,8 +40,8 @@ def main() -> int:
     parser.add_argument("--no-http", action="store_true", help="compare only the worker's code")
     parser.add_argument("--record", type=Path, help="Markdown file for the table")
     options = parser.parse_args()
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     rows: list[str] = []
     families: set[str] = set()

@@ -70,9 +70,7 @@ def refer(real: Real) -> Reference:
 
 def _generate(model: Any, ids: torch.Tensor) -> list[int]:
     """Greedily, past the end token. No setting of the checkpoint changes the choice of a token."""
-    choice: Any = transformers.GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=False, max_new_tokens=NUM_TOKENS, pad_token_id=0
-    )
+    choice: Any = transformers.GenerationConfig(do_sample=False, max_new_tokens=NUM_TOKENS, pad_token_id=0)
     generated = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=choice, eos_token_id=None)
     return generated[0, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
 

@@ -54,7 +54,7 @@ LIBRARIES = {name: library_with(processor) for name, processor in PROCESSORS.ite
 @pytest.mark.parametrize("name", LIBRARIES)
 async def test_pairs_are_joined_and_cut_as_transformers_does(name: str, limit: int | None) -> None:
     library = LIBRARIES[name]
-    reference = PreTrainedTokenizerFast(tokenizer_object=library)  # type: ignore[no-untyped-call]
+    reference = PreTrainedTokenizerFast(tokenizer_object=library)
     threads = TextThreads(1)
     tokenizer = RouterTokenizer(library.to_str().encode(), b"{}", threads)
     template = tokenizer.pair_template(add_special_tokens=True)

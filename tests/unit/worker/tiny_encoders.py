@@ -52,7 +52,7 @@ def save_encoder(directory: Path, architecture: str = "BertModel", **overrides: 
             scale = 1.5 / parameter.shape[1] ** 0.5 if parameter.dim() == 2 else 0.3
             parameter.copy_(noise * scale + ("LayerNorm.weight" in name))
     model.save_pretrained(directory)
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def write_modules(directory: Path, pooling: dict[str, Any], *further: str) -> None:

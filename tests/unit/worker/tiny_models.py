@@ -64,7 +64,7 @@ def make_model(family: str, seed: int = 0, **overrides: Any) -> transformers.Pre
             else:
                 parameter.copy_(noise * 0.3 + (1.0 if "norm" in name else 0.0))
     model.generation_config.eos_token_id = 2
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) -> transformers.PreTrainedModel:

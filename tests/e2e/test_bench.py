@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -179,23 +179,10 @@ def test_a_terminal_shows_how_many_requests_have_ended(server: Server) -> None:
     assert b"8/8" in shown_in_a_terminal(command(server, *options))
 
 
-@pytest.mark.parametrize(
-    ("line", "last"),
-    [
-        ("throughput --input-len 8 --output-len 4 --num-prompts 6", b"6/6"),
-        ("latency --input-len 8 --output-len 4 --batch-size 1 --num-iters-warmup 1 --num-iters 3", b"4/4"),
-    ],
-    ids=["throughput", "latency"],
-)
-def test_a_terminal_shows_how_far_a_benchmark_of_ones_own_model_is(line: str, last: bytes) -> None:
-    words = [sys.executable, "-m", "quire.cli.main", "bench", *line.split(), "--max-model-len", "64"]
-    assert last in shown_in_a_terminal(words)
-
-
-def shown_in_a_terminal(words: list[str]) -> bytes:
+def shown_in_a_terminal(words: list[str], stdout: int | IO[str] = subprocess.DEVNULL) -> bytes:
     """What a command that succeeds writes to its standard error, which is a terminal."""
     terminal, end_of_process = pty.openpty()
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=end_of_process) as run:
+    with subprocess.Popen(words, cwd=ROOT, stdout=stdout, stderr=end_of_process) as run:
         os.close(end_of_process)
         shown = b""
         with contextlib.suppress(OSError):  # once nobody has the other end
@@ -266,25 +253,27 @@ def test_the_guides_line_for_a_server_runs_as_it_stands(server: Server, tmp_path
 
 @pytest.mark.thorough
 def test_the_guides_lines_for_a_model_run_as_they_stand(tmp_path: Path) -> None:
-    printed, result = own_model("throughput", THROUGHPUT_LINE, tmp_path / "throughput.json")
+    printed, result, _ = own_model("throughput", THROUGHPUT_LINE, tmp_path / "throughput.json")
     assert re.search(r"^Total num output tokens:  128000$", printed, re.MULTILINE)
     assert result["num_requests"] == 1000
-    printed, result = own_model("latency", LATENCY_LINE, tmp_path / "latency.json")
+    printed, result, _ = own_model("latency", LATENCY_LINE, tmp_path / "latency.json")
     assert f"Avg latency: {result['avg_latency']} seconds" in printed
 
 
-def own_model(benchmark: str, line: str, output: Path) -> tuple[str, dict[str, Any]]:
-    """What a benchmark that starts its own model prints, and its file."""
+def own_model(benchmark: str, line: str, output: Path) -> tuple[str, dict[str, Any], bytes]:
+    """What a benchmark that starts its own model prints, its file, and what a terminal shows meanwhile."""
     words = [sys.executable, "-m", "quire.cli.main", "bench", benchmark, *line.split(), "--output-json", str(output)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads(output.read_text())
+    with output.with_suffix(".txt").open("w+") as printed:
+        shown = shown_in_a_terminal(words, printed)
+        printed.seek(0)
+        return printed.read(), json.loads(output.read_text()), shown
 
 
 def test_the_guides_line_for_throughput(tmp_path: Path) -> None:
     """--input-len 512 --output-len 128 --num-prompts 1000, with fewer and shorter prompts."""
     line = "--input-len 48 --output-len 8 --num-prompts 10 --max-model-len 256"
-    printed, result = own_model("throughput", line, tmp_path / "result.json")
+    printed, result, shown = own_model("throughput", line, tmp_path / "result.json")
+    assert b"10/10" in shown
     assert re.search(r"^Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s, [\d.]+ output tokens/s$", printed, re.M)
     assert re.search(r"^Total num prompt tokens:  480$", printed, re.MULTILINE)
     assert re.search(r"^Total num output tokens:  80$", printed, re.MULTILINE)
@@ -295,7 +284,8 @@ def test_the_guides_line_for_throughput(tmp_path: Path) -> None:
 def test_the_guides_line_for_latency(tmp_path: Path) -> None:
     """--input-len 512 --output-len 128 --batch-size 1, with shorter prompts."""
     line = "--input-len 48 --output-len 8 --batch-size 1 --num-iters-warmup 1 --num-iters 3"
-    printed, result = own_model("latency", line, tmp_path / "result.json")
+    printed, result, shown = own_model("latency", line, tmp_path / "result.json")
+    assert b"4/4" in shown
     assert f"Avg latency: {result['avg_latency']} seconds" in printed
     assert re.findall(r"^(\d+)% percentile latency: [\d.e-]+ seconds$", printed, re.M) == [
         "10",

@@ -21,7 +21,7 @@ from tests.virtual.network import Host, Network
 from tests.virtual.simulation import run_seed
 
 REPOSITORY = Path(__file__).parents[2]
-NUM_SEEDS = 200
+NUM_SEEDS = 100
 # Seeds that once broke a promise, with what the simulation had then.
 ONCE_BROKEN = (
     (317, Numbers(drains=0, hides=0, hunts=0, poisons=0, late=0)),

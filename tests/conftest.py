@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -38,11 +39,20 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keeps Hypothesis from failing a test because an example, or finding one, took long."""
+    logging.getLogger("asyncio").addFilter(_is_of_this_test)
     if find_spec("hypothesis") is not None:
         from hypothesis import HealthCheck, settings
 
         settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("any machine")
+
+
+def _is_of_this_test(record: logging.LogRecord) -> bool:
+    """Returns False for an event of an earlier test. All event loops of a process share gRPC's queue of events, so the
+    loop of one test can receive a late event for the closed loop of another. It logs that it cannot pass it on."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_late = "PollerCompletionQueue" in record.getMessage() and "Event loop is closed" in str(error)
+    return not is_late
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -23,26 +23,16 @@ MAX_GRAMMAR_BYTES = 64 * 1024
 STACK_BYTES = 256 * 1024 * 1024
 
 _MAX_MESSAGE_CHARS = 300
-# Parts of llguidance's messages if a lexer has too many states.
-_FULL = ("too many states", "satisfy the grammar")
 # Replacements for messages of llguidance that name its internal options or give no reason. Each key is a part of the
 # message.
 _IN_OUR_WORDS = {
     "NoExtensionBias": "nothing finite matches it",
-    "too many states": "a text is too long for the 'maxLength' or 'pattern' that it must match",
-    # The same, if the lexer reaches its limit between two masks.
-    "satisfy the grammar": "a text breaks the grammar, or is too long for its 'maxLength' or 'pattern'",
     "coerce_one_of": "alternatives of 'oneOf' that may match the same value are not supported; use 'anyOf'",
 }
 
 
 class GrammarError(ValueError):
     """A grammar that cannot be compiled, or a matcher that failed. The message is sent to the client."""
-
-
-class LexerStatesError(GrammarError):
-    """A matcher failed, perhaps because its lexer has as many states as `_limits` allows. All copies of a matcher share
-    one lexer, and its states stay, so other outputs with the same grammar can have made them."""
 
 
 @functools.cache
@@ -54,7 +44,7 @@ def has_library() -> bool:
 def _limits() -> LLParserLimits:
     """Returns limits on compiling a grammar and on computing a mask. A schema of 300 properties uses a tenth of each
     limit. The lexer fuel is enough for some 20 ms of compilation (initial) and some 10 ms per mask (step). A lexer
-    state takes 0.4 to 2 KB. All copies of a matcher share them."""
+    state takes 1 to 2 KB, and every sequence has its own states."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -83,24 +73,15 @@ def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 def check_matcher(matcher: LLMatcher) -> None:
     """Raises GrammarError if the matcher has failed. A failed matcher stays failed."""
-    error = matcher_error(matcher)
-    if error is not None:
-        raise error
-
-
-def matcher_error(matcher: LLMatcher) -> GrammarError | None:
-    """Returns why the matcher has failed; None if it has not."""
-    if not matcher.is_error():
-        return None
-    # Take only the line with the reason, or the first line if none has one. The other lines point into a generated
-    # grammar that the client has not seen.
-    lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines() or [""]
-    reason = next((line for line in lines[1:] if line.startswith("error: ")), lines[0])
-    message = next(
-        (words for name, words in _IN_OUR_WORDS.items() if name in reason), reason.removeprefix("error: ").strip()
-    )
-    kind = LexerStatesError if any(words in reason for words in _FULL) else GrammarError
-    return kind(message[:_MAX_MESSAGE_CHARS] or "llguidance failed without a reason")
+    if matcher.is_error():
+        # Take only the line with the reason, or the first line if none has one. The other lines point into a generated
+        # grammar that the client has not seen.
+        lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines() or [""]
+        reason = next((line for line in lines[1:] if line.startswith("error: ")), lines[0])
+        message = next(
+            (words for name, words in _IN_OUR_WORDS.items() if name in reason), reason.removeprefix("error: ").strip()
+        )
+        raise GrammarError(message[:_MAX_MESSAGE_CHARS] or "llguidance failed without a reason")
 
 
 def grammar_threads(num_threads: int) -> ThreadPoolExecutor:

@@ -1,7 +1,7 @@
 """Samples the next tokens: sampling parameters, log probabilities, and masks of grammars and other constraints."""
 
 from services.worker.sampling.create import create_device_sampler
-from services.worker.sampling.grammars import CompiledGrammar, Grammars
+from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.prompt_logprobs import PromptLogprobTensors, compute_prompt_logprobs
@@ -10,7 +10,6 @@ from services.worker.sampling.slot_constraints import SlotConstraints
 from services.worker.sampling.token_mask import TokenMask
 
 __all__ = [
-    "CompiledGrammar",
     "Grammars",
     "HostSampler",
     "LogprobTensors",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from shared.grammar import GrammarError, compile_grammar, grammar_threads, has_library
@@ -18,19 +16,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Maximum number of cached grammars, including those that failed to compile. The source of a grammar has at most 64 KiB;
-# a compiled grammar takes on the order of a megabyte, and up to 40 MB once its lexer has as many states as it may.
-MAX_GRAMMARS = 128
-# A grammar that takes longer to compile is not compiled again while steps wait.
-_MAX_SECONDS_AGAIN = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledGrammar:
-    """`matcher` is in the state at the start of an output. It is shared: copy it before it advances."""
-
-    matcher: LLMatcher
-    # Processor time that the compilation took.
-    seconds: float
+# a compiled grammar takes on the order of a megabyte.
+MAX_GRAMMARS = 512
 
 
 class Grammars:
@@ -46,14 +33,13 @@ class Grammars:
         self._tokenizer: LLTokenizer | None = None
         # A single thread, so that compilations never take more than one core from the steps.
         self._thread = grammar_threads(1)
-        # Compiles grammars again, so that this never waits for first compilations, which can take long.
-        self._thread_for_again: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[str, Future[CompiledGrammar]] = OrderedDict()
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
 
-    def prepare(self, grammar: str) -> Future[CompiledGrammar]:
-        """Starts to compile a grammar, unless it is in the cache. If the grammar cannot be compiled, the future fails
-        with GrammarError."""
+    def prepare(self, grammar: str) -> Future[LLMatcher]:
+        """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which is
+        in the state at the start of an output. The matcher is shared, so callers must not advance it. If the grammar
+        cannot be compiled, the future fails with GrammarError."""
         with self._lock:
             future = self._compiled.get(grammar)
             if future is None:
@@ -64,31 +50,16 @@ class Grammars:
                 self._compiled.move_to_end(grammar)
             return future
 
-    def get(self, grammar: str) -> CompiledGrammar:
-        """Waits if the grammar is still being compiled. Raises GrammarError."""
-        return self.prepare(grammar).result()
+    def matcher(self, grammar: str) -> LLMatcher:
+        """Returns a new matcher for one sequence. Waits if the grammar is still being compiled. Raises GrammarError."""
+        return self.prepare(grammar).result().deep_copy()
 
-    def another(self, grammar: str, last: CompiledGrammar) -> CompiledGrammar | None:
-        """Returns a compilation of the grammar other than `last`: the one in the cache, or a new one, which takes its
-        place. Returns None if compiling takes too long for the step thread, which calls this."""
-        if last.seconds > _MAX_SECONDS_AGAIN:
-            return None
-        with self._lock:
-            cached = self._compiled.get(grammar)
-            if cached is not None and cached.done() and cached.exception() is None and cached.result() is not last:
-                return cached.result()
-            self._thread_for_again = self._thread_for_again or grammar_threads(1)
-            future = self._compiled[grammar] = self._thread_for_again.submit(self._compile, grammar)
-        return future.result()
-
-    def _compile(self, grammar: str) -> CompiledGrammar:
+    def _compile(self, grammar: str) -> LLMatcher:
         if not has_library():
             raise GrammarError("llguidance, which structured output needs, is not installed on this worker")
         if self._tokenizer is None:
             self._tokenizer = self._read_tokenizer()
-        began = time.thread_time()
-        matcher = compile_grammar(grammar, self._tokenizer)
-        return CompiledGrammar(matcher, time.thread_time() - began)
+        return compile_grammar(grammar, self._tokenizer)
 
     def _read_tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer

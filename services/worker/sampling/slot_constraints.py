@@ -8,6 +8,7 @@ sequence rebuilds its state from its tokens, so preemption and failover need no 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,12 +16,14 @@ from numpy.typing import NDArray
 
 from services.worker.plan import GeneratingSequence, TokenConstraints
 from services.worker.sampling.grammars import Grammars
-from services.worker.sampling.sequence_grammar import SequenceGrammar
 from services.worker.sampling.stage import I64
 from services.worker.sampling.thinking_budget import ThinkingBudget
 from services.worker.sampling.token_mask import TokenMask
 from services.worker.transfers import upload
-from shared.grammar import GrammarError
+from shared.grammar import GrammarError, check_matcher
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 NO_GRAMMARS = "This worker has no tokenizer to apply a grammar with."
 NOTHING_LEFT = "No token is left to draw: the constraints of this request contradict each other."
@@ -37,7 +40,7 @@ class _Sequence:
     wire_id: int
     constraints: TokenConstraints
     output: list[int]
-    grammar: SequenceGrammar | None
+    matcher: LLMatcher | None
     thinking: ThinkingBudget | None
     # [num_words], mask of the tokens that allowed_token_ids and bad words of a single token permit at every position.
     # None: all tokens.
@@ -78,12 +81,14 @@ class SlotConstraints:
         if problem is not None:
             return problem
         output = sequence.token_ids[sequence.num_prompt_tokens :].tolist()
-        grammar = None
+        matcher = None
         if constraints.grammar:
             if self._grammars is None:
                 return NO_GRAMMARS
             try:
-                grammar = SequenceGrammar(self._grammars, constraints.grammar, output)
+                matcher = self._grammars.matcher(constraints.grammar)
+                matcher.consume_tokens(output)
+                check_matcher(matcher)
             except GrammarError as error:
                 return f"The grammar of this request failed: {error}."
         thinking = None if constraints.thinking is None else ThinkingBudget(constraints.thinking)
@@ -95,7 +100,7 @@ class SlotConstraints:
             if len(word) > 1:
                 runs.setdefault(word[-1], []).append(word[:-1])
         always = self._always(constraints)
-        self._slots[sequence.slot] = _Sequence(sequence.wire_id, constraints, output, grammar, thinking, always, runs)
+        self._slots[sequence.slot] = _Sequence(sequence.wire_id, constraints, output, matcher, thinking, always, runs)
         self.watched[sequence.slot] = True
         self._always_masked[sequence.slot] = not constraints.limits_thinking_alone
         self._relax(sequence.slot)
@@ -133,8 +138,10 @@ class SlotConstraints:
             return
         self._num_unobserved[slot] -= 1
         sequence.output.append(token_id)
-        if sequence.grammar is not None:
-            sequence.grammar.advance(token_id)
+        # Steps that were launched before the host knew that the output had ended still yield tokens. These tokens are
+        # discarded later, so the matcher does not see them.
+        if sequence.matcher is not None and not sequence.matcher.is_stopped():
+            sequence.matcher.consume_token(token_id)
         if sequence.thinking is not None:
             sequence.thinking.observe(token_id)
             self._relax(slot)
@@ -166,12 +173,13 @@ class SlotConstraints:
     def _fill(self, sequence: _Sequence, bits: Bits) -> str:
         """Writes the sequence's allowed tokens into `bits`. Returns an error text if no token is allowed, otherwise an
         empty text."""
-        grammar, constraints = sequence.grammar, sequence.constraints
-        if grammar is None:
+        matcher, constraints = sequence.matcher, sequence.constraints
+        if matcher is None:
             bits.fill(0xFFFFFFFF)
         else:
+            matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
             try:
-                grammar.write_mask(bits.ctypes.data, bits.nbytes)
+                check_matcher(matcher)
             except GrammarError as error:
                 bits.fill(0)
                 return f"The grammar of this request failed: {error}."
@@ -190,7 +198,7 @@ class SlotConstraints:
         if len(sequence.output) < constraints.min_tokens:
             longer = bits & ~_bits(constraints.end_token_ids, self._num_words)
             # If the grammar allows only an end token, the output is complete and min_tokens cannot extend it.
-            if grammar is None or longer.any():
+            if matcher is None or longer.any():
                 bits[:] = longer
         self._clear_tail(bits)
         return "" if bits.any() else NOTHING_LEFT

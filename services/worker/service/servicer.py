@@ -28,7 +28,9 @@ from shared.release import IncompatibleReleaseError, check_release, own_release
 from shared.transport import GrpcServerStream
 
 if TYPE_CHECKING:
-    from services.worker.sampling import CompiledGrammar, Grammars
+    from llguidance import LLMatcher
+
+    from services.worker.sampling import Grammars
     from services.worker.startup import LoadedWorker
 
 logger = logging.getLogger(__name__)
@@ -269,7 +271,7 @@ class _Epoch:
             raise PlanError(f"{MAX_PENDING_GRAMMARS} grammars are being prepared already")
         self._num_pending_grammars += 1
 
-        def answer(future: Future[CompiledGrammar]) -> None:
+        def answer(future: Future[LLMatcher]) -> None:
             problem = future.exception()
             error = "" if problem is None else f"The grammar of this request cannot be used: {problem}."
             self._put(worker_pb2.GrammarPrepared(key=request.key, error=error))

@@ -1,7 +1,8 @@
 """Reads the schemas of strict tools' arguments, for forms of calls whose arguments are not JSON.
 
 llguidance makes grammars of schemas for JSON only. For other forms, Quire writes grammar rules for some keywords, and
-raises UnsupportedKeywordError for the others. The schemas must have passed `checked_schema` (services/router/grammar).
+raises UnsupportedKeywordError for the others. The schemas must have passed `checked_schema` (services/router/grammar),
+and may have passed `exact_keys`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from services.router.grammar import ASSERTIONS, additional_members, format_pattern, literal_regex
+from services.router.grammar import ASSERTIONS, format_pattern, inexact_keys, literal_regex
 from shared.grammar import GrammarError
 
 _REFERENCE = re.compile(r'"\$ref": "#/\$defs/((?:[^"\\]|\\.)*)"')
@@ -123,9 +124,9 @@ def assertions(schema: Any) -> dict[str, Any]:
 
 
 def flat(schema: Any, definitions: Definitions) -> dict[str, Any]:
-    """Returns the schema's assertions, with those of the schemas that it refers to in place of `$ref` and `allOf`.
-    Raises GrammarError if they cannot be merged."""
-    found = assertions(schema)
+    """Returns the schema's assertions, with those of the schemas that it refers to in place of `$ref` and `allOf`,
+    and without the effect of `exact_keys`. Raises GrammarError if they cannot be merged."""
+    found = inexact_keys(assertions(schema))
     for _ in range(_MAX_CHAIN):
         definitions.count()
         if not found.keys() & {"$ref", "allOf"}:
@@ -133,7 +134,7 @@ def flat(schema: Any, definitions: Definitions) -> dict[str, Any]:
         inner = [found.pop("$ref")] if "$ref" in found else []
         for part in [*map(definitions.resolve, inner), *found.pop("allOf", ())]:
             definitions.count()
-            further = assertions(part)
+            further = inexact_keys(assertions(part))
             if found.keys() & _MEMBERS and further.keys() & _MEMBERS:
                 raise UnsupportedKeywordError("additionalProperties")
             for name, value in further.items():
@@ -193,11 +194,9 @@ class ObjectSchema:
             raise UnsupportedKeywordError("type")
         kept = of_type(found, "object")
         properties, required = kept.pop("properties", {}), frozenset(kept.pop("required", ()))
-        for keyword in kept.keys() - {"additionalProperties", "patternProperties"}:
+        additional = kept.pop("additionalProperties", True)
+        for keyword in kept:
             raise UnsupportedKeywordError(keyword)
-        additional = additional_members(kept | {"properties": properties, "required": required})
-        if additional is None:
-            raise UnsupportedKeywordError("patternProperties")
         if not required <= properties.keys():
             raise UnsupportedKeywordError("required")
         return cls(properties, required, additional, definitions)

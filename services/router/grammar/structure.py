@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from services.router.grammar.schema_rewrites import checked_schema, exact_keys
-from shared.grammar import GrammarError
+from shared.grammar import GrammarError, is_usable
 
 # White space between JSON tokens. Without a limit, a confused model writes spaces until it reaches its output limit.
 _WHITESPACE = r"[ \t]{0,2}|\r?\n[ \t]{0,64}"
@@ -51,9 +51,9 @@ class Structure:
 
         match self.kind:
             case StructureKind.JSON_SCHEMA:
-                return _json_grammar(exact_keys(checked_schema(self.source)))
+                return _exact_grammar(checked_schema(self.source))
             case StructureKind.COMPOUND_SCHEMA:
-                return _json_grammar(exact_keys(checked_schema(self.source, is_compound=True)))
+                return _exact_grammar(checked_schema(self.source, is_compound=True))
             case StructureKind.JSON_OBJECT:
                 return _json_grammar({"type": "object"})
             case StructureKind.REGEX:
@@ -66,6 +66,17 @@ class Structure:
                 return self.source
             case StructureKind.GRAMMAR:
                 return LLMatcher.grammar_from_lark(_lark(self.source))
+
+
+def _exact_grammar(schema: Any) -> str:
+    """Returns the grammar of a checked schema, with exact keys if llguidance can compile that. It cannot, for example,
+    if the rewritten schema is too large, or has `minProperties` beside optional members."""
+    exact = exact_keys(schema)
+    if exact != schema:
+        grammar = _json_grammar(exact)
+        if is_usable(grammar):
+            return grammar
+    return _json_grammar(schema)
 
 
 def _json_grammar(schema: Any) -> str:

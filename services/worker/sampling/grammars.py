@@ -35,6 +35,8 @@ class Grammars:
         self._thread = grammar_threads(1)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        # Grammars that are being compiled again.
+        self._renewed: set[str] = set()
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
         """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which is
@@ -53,6 +55,28 @@ class Grammars:
     def matcher(self, grammar: str) -> LLMatcher:
         """Returns a new matcher for one sequence. Waits if the grammar is still being compiled. Raises GrammarError."""
         return self.prepare(grammar).result().deep_copy()
+
+    def renew(self, grammar: str) -> None:
+        """Takes note that a matcher of this grammar has failed: compiles the grammar again, and then replaces it in the
+        cache. All copies of a matcher share one lexer. It keeps all its states and, once they are too many, fails for
+        every other output, too."""
+        with self._lock:
+            cached = self._compiled.get(grammar)
+            was_compiled = cached is not None and cached.done() and cached.exception() is None
+            if was_compiled and grammar not in self._renewed:
+                self._renewed.add(grammar)
+                self._thread.submit(self._renew, grammar)
+
+    def _renew(self, grammar: str) -> None:
+        renewed: Future[LLMatcher] = Future()
+        try:
+            renewed.set_result(self._compile(grammar))
+        except GrammarError as error:
+            logger.error("a grammar that was compiled before cannot be compiled: %s", error)
+        with self._lock:
+            self._renewed.remove(grammar)
+            if renewed.done() and grammar in self._compiled:
+                self._compiled[grammar] = renewed
 
     def _compile(self, grammar: str) -> LLMatcher:
         if not has_library():

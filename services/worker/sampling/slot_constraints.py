@@ -90,6 +90,7 @@ class SlotConstraints:
                 matcher.consume_tokens(output)
                 check_matcher(matcher)
             except GrammarError as error:
+                self._grammars.renew(constraints.grammar)
                 return f"The grammar of this request failed: {error}."
         thinking = None if constraints.thinking is None else ThinkingBudget(constraints.thinking)
         if thinking is not None:
@@ -182,6 +183,8 @@ class SlotConstraints:
                 check_matcher(matcher)
             except GrammarError as error:
                 bits.fill(0)
+                assert self._grammars is not None
+                self._grammars.renew(constraints.grammar)
                 return f"The grammar of this request failed: {error}."
         forced = None if sequence.thinking is None else sequence.thinking.forced
         # The token that ends the reasoning overrides every constraint except the grammar, because the other constraints

@@ -16,8 +16,10 @@ import pytest
 from benchmarks.json_schema import Sampler
 from services.router.grammar.schema_rewrites.checked import checked_schema
 from services.router.grammar.schema_rewrites.formats import _OF_THE_LIBRARY
-from services.router.grammar.schema_rewrites.member_keys import additional_members, exact_keys
-from shared.grammar import GrammarError
+from services.router.grammar.schema_rewrites.member_keys import exact_keys, inexact_keys
+from services.router.grammar.structure import _json_grammar
+from services.router.grammar.trial import byte_tokenizer
+from shared.grammar import GrammarError, compile_grammar
 from tests.unit.router.schema_instances import DEFINITIONS, INSTANCES, accepts, matcher_of, random_schema
 
 ROOT = Path(__file__).parents[3]
@@ -193,6 +195,20 @@ NAMED: dict[str, Any] = {
     "members of all": {"allOf": [A, {"properties": {"b": TEXT}}]},
     "a member that is required": {"required": ["a"], "allOf": [A]},
 }
+AB = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}}
+CLOSED = AB | {"additionalProperties": False, "minProperties": 1}
+# The library refuses these once they are rewritten, so they stay as they are.
+NOT_REWRITTEN: dict[str, Any] = {
+    "at least one, and another": CLOSED | {"dependentRequired": {"a": ["b"]}},
+    "at least one of some names": AB | {"propertyNames": {"enum": ["a", "b"]}, "minProperties": 1},
+    "at least one, but not all": CLOSED | {"not": {"required": ["a", "b"]}},
+    "at least one beside a reference": CLOSED | {"$ref": "#/$defs/a", "$defs": {"a": A}},
+    "a pattern by a reference": {"type": "object", "$ref": "#/$defs/p", "$defs": {"p": {"patternProperties": {"^x":
+        INTEGER}}}, "anyOf": [{"properties": {"a": INTEGER}, "required": ["a"]}, {"required": ["b"]}]},
+    "a long name": {"properties": {"a": INTEGER, "b" * 90: INTEGER}, "additionalProperties": TEXT},
+    "many names": {"properties": {"a": INTEGER} | {f"{one}_is_quite_a_long_name": INTEGER for one in range(300)},
+        "additionalProperties": TEXT},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -213,6 +229,29 @@ def test_the_key_of_a_named_member_is_written_in_one_way(name: str) -> None:
     assert not is_accepted('{"a": 1, "\\u0061": "x"}')
 
 
+@pytest.mark.parametrize("name", NOT_REWRITTEN)
+def test_a_schema_that_the_library_could_not_rewrite_is_still_enforced(name: str) -> None:
+    schema = NOT_REWRITTEN[name]
+    checked = checked_schema(json.dumps(schema))
+    with pytest.raises(GrammarError):
+        compile_grammar(_json_grammar(exact_keys(checked)), byte_tokenizer())
+    matcher, validator = matcher_of(schema), jsonschema.Draft202012Validator(schema)
+    instances = [{}, {"a": 1}, {"a": "x"}, {"b": 1}, {"a": 1, "b": 1}]
+    accepted = [accepts(matcher, one) for one in instances]
+    assert accepted == [validator.is_valid(one) for one in instances]
+    assert True in accepted
+    assert False in accepted
+
+
+@pytest.mark.parametrize("character", ["\n", "\b", "\x1f", "\x7f"])
+def test_a_name_with_a_control_character_is_written_in_one_way(character: str) -> None:
+    matcher = matcher_of({"type": "object", "properties": {character: INTEGER}})
+    for key in {json.dumps(character), f'"\\u{ord(character):04x}"', f'"\\u{ord(character):04X}"'}:
+        tokens = list(f'{{{key}: "x"}}'.encode())
+        assert matcher.deep_copy().try_consume_tokens(tokens) < len(tokens)
+    assert accepts(matcher, {character: 1}) or character == "\x7f"
+
+
 def test_an_object_with_patterns_of_its_own_stays_as_it_is() -> None:
     schema = A | {"patternProperties": {"^b": TEXT}}
     assert exact_keys(schema) == schema
@@ -222,10 +261,12 @@ def test_an_object_with_patterns_of_its_own_stays_as_it_is() -> None:
 @pytest.mark.parametrize("named", [{}, {"required": ["a"]}, A, A | {"required": ["a", "b"]}])
 def test_the_schema_of_other_members_is_found_again(named: dict[str, Any], additional: Any) -> None:
     schema = named | {"additionalProperties": additional}
-    assert additional_members(schema) == additional
-    assert additional_members(exact_keys(schema)) == additional
-    assert additional_members(exact_keys(named)) is True
-    assert additional_members(schema | {"patternProperties": {"^b": TEXT}}) is None
+    without_effect = named if additional is True else schema
+    assert inexact_keys(schema) == schema
+    assert inexact_keys(exact_keys(schema)) == (without_effect if named else schema)
+    assert inexact_keys(exact_keys(named)) == named
+    with_patterns = schema | {"patternProperties": {"^b": TEXT}}
+    assert inexact_keys(with_patterns) == with_patterns
 
 
 def test_empty_classes_are_those_of_ecma_262() -> None:

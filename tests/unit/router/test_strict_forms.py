@@ -216,6 +216,17 @@ async def test_a_named_argument_is_not_taken_for_another(form: str, name: str) -
     assert not case.accepts(written(form, ("get", {name: "x"})))
 
 
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_is_required_may_stand_apart(form: str) -> None:
+    needs_a = {"required": ["a"]}
+    beside = {"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": {"type": "integer"}}}}} | needs_a
+    for schema in ({"properties": {"a": {"type": "integer"}}, "allOf": [needs_a]}, beside):
+        case = await case_of(form, tool(schema))
+        assert case.accepts(written(form, ("get", {"a": 1})))
+        assert not case.accepts(written(form, ("get", {})))
+        assert not case.accepts(written(form, ("get", {"a": "x"})))
+
+
 def test_numbers_of_strict_tools_stay_numbers() -> None:
     form = TOOL_FORMS["gemma4"]
     plan = tagged(calls=text_or_calls(form, {"get": {}}))

@@ -10,6 +10,6 @@ such as "JSON Schema core 11.3" are those of draft 2020-12.
 from services.router.grammar.schema_rewrites.checked import checked_schema
 from services.router.grammar.schema_rewrites.formats import format_pattern
 from services.router.grammar.schema_rewrites.keywords import ASSERTIONS, with_inner
-from services.router.grammar.schema_rewrites.member_keys import additional_members, exact_keys
+from services.router.grammar.schema_rewrites.member_keys import exact_keys, inexact_keys
 
-__all__ = ["ASSERTIONS", "additional_members", "checked_schema", "exact_keys", "format_pattern", "with_inner"]
+__all__ = ["ASSERTIONS", "checked_schema", "exact_keys", "format_pattern", "inexact_keys", "with_inner"]

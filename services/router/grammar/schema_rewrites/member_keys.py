@@ -4,13 +4,14 @@ llguidance lets the keys of additional members contain any escape of JSON, and c
 texts. So if `a` must be an integer and additional members are allowed, it accepts `{"\\u0061": "x"}`. It writes keys of
 `patternProperties` in one way only. So a pattern takes the place of `additionalProperties`.
 
-llguidance cannot intersect objects whose patterns differ. Where the schema needs intersections, only additional members
-of any value are rewritten, because their pattern is always the same. If such a schema has patterns of its own, it stays
-as it is.
+llguidance cannot intersect objects whose patterns overlap. Where the schema needs intersections, only additional
+members of any value are rewritten, because their pattern is always the same. If such a schema has patterns of its own,
+it stays as it is.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from services.router.grammar.schema_rewrites.values import other_strings
 from shared.grammar import GrammarError
 
 _EVERY_NAME = "^[\\s\\S]*$"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OF_OBJECTS = frozenset({"properties", "required", "additionalProperties", "patternProperties"})
 _OF_OBJECTS |= {"minProperties", "maxProperties"}
 # Keywords of schemas with which llguidance intersects the keywords beside them.
@@ -30,8 +32,22 @@ def exact_keys(schema: Schema) -> Schema:
     """Returns a copy of a checked schema with the rewritten objects. Raises GrammarError."""
     try:
         return _with_exact_keys(schema)
+    except RecursionError:
+        raise GrammarError("it is nested too deeply") from None
     except (AttributeError, TypeError):
         raise GrammarError("it is not a schema: a keyword has a value of a wrong type") from None
+
+
+def inexact_keys(schema: Schema) -> Schema:
+    """Undoes what `exact_keys` does to an object, but not to the schemas in it."""
+    patterns = schema.get("patternProperties")
+    if not isinstance(patterns, dict) or len(patterns) != 1 or schema.get("additionalProperties") is not False:
+        return schema
+    [(pattern, additional)] = patterns.items()
+    if pattern != _pattern(schema, additional):
+        return schema
+    others = {name: schema[name] for name in schema if name not in ("patternProperties", "additionalProperties")}
+    return others if additional is True else others | {"additionalProperties": additional}
 
 
 def _with_exact_keys(schema: Schema) -> Schema:
@@ -40,17 +56,6 @@ def _with_exact_keys(schema: Schema) -> Schema:
     if intersects and any("patternProperties" in one for one in everything):
         return schema
     return _rewritten(schema, intersects)  # type: ignore[no-any-return]
-
-
-def additional_members(schema: Schema) -> Any:
-    """Returns the schema of the members that `properties` does not name. Undoes what `exact_keys` does to
-    this object. Returns None if the object has other patterns."""
-    patterns = schema.get("patternProperties", {})
-    if not patterns:
-        return schema.get("additionalProperties", True)
-    [(pattern, additional), *others] = patterns.items()
-    is_ours = not others and schema.get("additionalProperties") is False and pattern == _pattern(schema, additional)
-    return additional if is_ours else None
 
 
 def _all(schema: Any) -> Iterator[Schema]:
@@ -79,10 +84,12 @@ def _rewritten(schema: Any, intersects: bool) -> Any:
 
 
 def _pattern(schema: Schema, additional: Any) -> str | None:
-    """Returns a pattern for the names of additional members, whose schema is `additional`. None if there is none. If
-    any value is allowed, the pattern matches the other names, too, which does no harm."""
+    """Returns a pattern for the names of additional members, whose schema is `additional`. None if a name is too long
+    for one. If any value is allowed, the pattern may match the named members, too: llguidance leaves them out, but only
+    in one spelling. Control characters have several."""
     named = list(schema.get("properties", ()))
-    if additional is True or additional == {} or not named:
+    is_any = additional is True or additional == {}
+    if not named or (is_any and not any(_CONTROL.search(name) for name in named)):
         return _EVERY_NAME
     others = other_strings(named)
     return None if others is None else others["pattern"]

@@ -38,7 +38,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps Hypothesis from failing a test because an example, or finding one, took long."""
+    """Leaves out messages that are about other tests. Keeps Hypothesis from failing a test because an example, or
+    finding one, took long."""
     logging.getLogger("asyncio").addFilter(_is_of_this_test)
     if find_spec("hypothesis") is not None:
         from hypothesis import HealthCheck, settings

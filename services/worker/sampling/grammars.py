@@ -35,8 +35,8 @@ class Grammars:
         self._thread = grammar_threads(1)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
-        # Grammars that are being compiled again.
-        self._renewed: set[str] = set()
+        # Grammars that the thread compiles again, or soon will.
+        self._being_renewed: set[str] = set()
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
         """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which is
@@ -57,14 +57,14 @@ class Grammars:
         return self.prepare(grammar).result().deep_copy()
 
     def renew(self, grammar: str) -> None:
-        """Takes note that a matcher of this grammar has failed: compiles the grammar again, and then replaces it in the
-        cache. All copies of a matcher share one lexer. It keeps all its states and, once they are too many, fails for
-        every other output, too."""
+        """Compiles a grammar again after one of its matchers has failed, and then replaces it in the cache. Does not
+        wait for this. All copies of a matcher share one lexer. The lexer keeps all its states, and once there are too
+        many, it fails for every other output, too."""
         with self._lock:
             cached = self._compiled.get(grammar)
             was_compiled = cached is not None and cached.done() and cached.exception() is None
-            if was_compiled and grammar not in self._renewed:
-                self._renewed.add(grammar)
+            if was_compiled and grammar not in self._being_renewed:
+                self._being_renewed.add(grammar)
                 self._thread.submit(self._renew, grammar)
 
     def _renew(self, grammar: str) -> None:
@@ -72,11 +72,12 @@ class Grammars:
         try:
             renewed.set_result(self._compile(grammar))
         except GrammarError as error:
-            logger.error("a grammar that was compiled before cannot be compiled: %s", error)
-        with self._lock:
-            self._renewed.remove(grammar)
-            if renewed.done() and grammar in self._compiled:
-                self._compiled[grammar] = renewed
+            logger.error("a grammar that was compiled before cannot be compiled again: %s", error)
+        finally:
+            with self._lock:
+                self._being_renewed.remove(grammar)
+                if renewed.done() and grammar in self._compiled:
+                    self._compiled[grammar] = renewed
 
     def _compile(self, grammar: str) -> LLMatcher:
         if not has_library():

@@ -29,7 +29,8 @@ _INTERSECTED = frozenset({"anyOf", "oneOf", "$ref"})
 
 
 def exact_keys(schema: Schema) -> Schema:
-    """Returns a copy of a checked schema with the rewritten objects. Raises GrammarError."""
+    """Returns a checked schema in which no key of a named member can have needless escapes, as far as llguidance's
+    keywords allow. The result can be one that llguidance refuses. Raises GrammarError."""
     try:
         return _with_exact_keys(schema)
     except RecursionError:
@@ -39,7 +40,7 @@ def exact_keys(schema: Schema) -> Schema:
 
 
 def inexact_keys(schema: Schema) -> Schema:
-    """Undoes what `exact_keys` does to an object, but not to the schemas in it."""
+    """Undoes what `exact_keys` did to the keywords of this schema. Leaves the schemas inside it as they are."""
     patterns = schema.get("patternProperties")
     if not isinstance(patterns, dict) or len(patterns) != 1 or schema.get("additionalProperties") is not False:
         return schema
@@ -84,9 +85,10 @@ def _rewritten(schema: Any, intersects: bool) -> Any:
 
 
 def _pattern(schema: Schema, additional: Any) -> str | None:
-    """Returns a pattern for the names of additional members, whose schema is `additional`. None if a name is too long
-    for one. If any value is allowed, the pattern may match the named members, too: llguidance leaves them out, but only
-    in one spelling. Control characters have several."""
+    """Returns a pattern for the names of additional members, whose schema is `additional`. Returns None if a named
+    member's name is too long for a pattern. If additional members can have any value, the pattern matches every name,
+    and llguidance itself excludes the named members, but only as JSON usually writes them. Control characters can be
+    written in several ways, so a pattern excludes names that contain one."""
     named = list(schema.get("properties", ()))
     is_any = additional is True or additional == {}
     if not named or (is_any and not any(_CONTROL.search(name) for name in named)):

@@ -67,6 +67,7 @@ def _other_numbers(values: list[float]) -> Any:
 
 
 def other_strings(values: Sequence[str]) -> Any:
+    """Returns a schema that accepts all strings except `values`; None if one of them is too long."""
     if any(len(value) > _MAX_STRING for value in values):
         return None
     trie: _Trie = {}

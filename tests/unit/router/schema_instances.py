@@ -67,6 +67,7 @@ _KEYWORDS = (
     "type", "required", "properties", "properties", "not", "if", "oneOf", "anyOf", "allOf", "unevaluatedProperties",
     "unevaluatedItems", "contains", "prefixItems", "uniqueItems", "dependentSchemas", "dependentRequired",
     "propertyNames", "additionalProperties", "items", "maxItems", "minItems", "enum", "const", "patternProperties",
+    "minProperties", "maxProperties",
 )  # fmt: skip
 _TYPES = ("object", "array", "string", "integer", ["object", "array"], ["integer", "string"])
 
@@ -104,7 +105,7 @@ def _random_keyword(keyword: str, chance: random.Random, depth: int) -> dict[str
             return {keyword: {"a": ["b"]}}
         case "propertyNames":
             return {keyword: chance.choice(_NAMES)}
-        case "maxItems" | "minItems":
+        case "maxItems" | "minItems" | "minProperties" | "maxProperties":
             return {keyword: chance.randrange(4)}
         case "enum":
             return {keyword: chance.sample(["a", "b", 1, 2, None, True, ["a"], [], ["a", "b"]], 3)}

@@ -249,7 +249,7 @@ def test_a_name_with_a_control_character_is_written_in_one_way(character: str) -
     for key in {json.dumps(character), f'"\\u{ord(character):04x}"', f'"\\u{ord(character):04X}"'}:
         tokens = list(f'{{{key}: "x"}}'.encode())
         assert matcher.deep_copy().try_consume_tokens(tokens) < len(tokens)
-    assert accepts(matcher, {character: 1}) or character == "\x7f"
+    assert accepts(matcher, {character: 1})
 
 
 def test_an_object_with_patterns_of_its_own_stays_as_it_is() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tokenizers import Tokenizer
 
+import shared.grammar
 from services.router.grammar.structure import Structure, StructureKind
 from services.worker.plan import GeneratingSequence, SamplingParams, TokenConstraints
+from services.worker.sampling import grammars
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.slot_constraints import SlotConstraints
 from tests.fakes.waiting import wait_until
@@ -56,13 +60,17 @@ def test_a_text_that_fills_the_lexer_does_not_fail_later_texts() -> None:
     assert output.write(f'{{"b":"{text[:3_000]}"}}') == ""
 
 
-def test_a_grammar_that_cannot_be_compiled_is_not_compiled_again() -> None:
-    output = Output()
-    output.grammar = "no grammar"
+def test_a_grammar_that_cannot_be_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    output, compiled = Output(), []
+
+    def compile_grammar(grammar: str, tokenizer: Any) -> Any:
+        compiled.append(grammar)
+        return shared.grammar.compile_grammar(grammar, tokenizer)
+
+    monkeypatch.setattr(grammars, "compile_grammar", compile_grammar)
+    usable, output.grammar = output.grammar, "no grammar"
     assert "failed" in output.write("x")
-    failed = output.grammars.prepare(output.grammar)
-    output.grammars.renew(output.grammar)
     output.grammars.renew("never seen")
-    output.grammar = Output().grammar
-    assert output.write('{"a":"x"}') == ""  # after everything that waited for the compiling thread
-    assert output.grammars.prepare("no grammar") is failed
+    output.grammar = usable
+    assert output.write('{"a":"x"}') == ""  # the compiling thread has done all that came before
+    assert compiled == ["no grammar", usable]

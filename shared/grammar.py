@@ -28,6 +28,7 @@ _MAX_MESSAGE_CHARS = 300
 _IN_OUR_WORDS = {
     "NoExtensionBias": "nothing finite matches it",
     "too many states": "a text is too long for the 'maxLength' or 'pattern' that it must match",
+    "too many expressions": "a 'pattern' or 'maxLength' takes too long to match",
     "coerce_one_of": "alternatives of 'oneOf' that may match the same value are not supported; use 'anyOf'",
 }
 

@@ -167,10 +167,12 @@ def result_from_proto(result: worker_pb2.StepResult) -> WorkerResult:
         raise ValueError(
             f"the result of step {result.step_id} has {len(wire_ids)} sequence ids, but {len(token_ids)} tokens"
         )
-    errors = [(error.wire_id, _failure(error)) for error in result.errors]
+    errors = [(error.wire_id, _failure(error)) for error in result.errors if not error.needs_own_grammar]
+    outgrown = [(error.wire_id, _failure(error)) for error in result.errors if error.needs_own_grammar]
     of_prompts = list(_split_prompt_logprobs(result.prompt_logprobs))
     pooled = [(sequence.wire_id, sequence.embedding) for sequence in result.pooled]
-    return WorkerResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6, of_prompts, pooled)
+    seconds = result.timings.run_us / 1e6
+    return WorkerResult(result.step_id, wire_ids, token_ids, errors, seconds, of_prompts, pooled, outgrown)
 
 
 def _failure(error: worker_pb2.SequenceError) -> Failure:

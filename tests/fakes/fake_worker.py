@@ -261,14 +261,14 @@ async def _write(stream: Stream, message: worker_pb2.RunResponse) -> None:
             await stream.write(part)
 
 
-def fail(result: worker_pb2.StepResult, wire_id: int) -> None:
+def fail(result: worker_pb2.StepResult, wire_id: int, *, needs_own_grammar: bool = False) -> None:
     """Replaces the sequence's token in `result` by an error."""
     wire_ids, token_ids = array("I", result.wire_ids), array("I", result.token_ids)
     if wire_id in wire_ids:
         row = wire_ids.index(wire_id)
         del wire_ids[row], token_ids[row]
         result.wire_ids, result.token_ids = wire_ids.tobytes(), token_ids.tobytes()
-    result.errors.add(wire_id=wire_id, message="scripted failure")
+    result.errors.add(wire_id=wire_id, message="scripted failure", needs_own_grammar=needs_own_grammar)
 
 
 async def start_fake_worker(worker: FakeWorker, address: str) -> GrpcServer:

@@ -37,6 +37,8 @@ class _InterruptionReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_In
     """It was preempted: its KV blocks were needed for others."""
     INTERRUPTION_REASON_WORKER_LOST: _InterruptionReason.ValueType  # 2
     """Its worker was lost, or sent nothing for so long that the sequence was moved to another one."""
+    INTERRUPTION_REASON_GRAMMAR_FULL: _InterruptionReason.ValueType  # 3
+    """Its grammar is compiled for it alone, because the states that it shared with other sequences were used up."""
 
 class InterruptionReason(_InterruptionReason, metaclass=_InterruptionReasonEnumTypeWrapper):
     """Why a running sequence was interrupted."""
@@ -47,6 +49,8 @@ INTERRUPTION_REASON_PREEMPTED: InterruptionReason.ValueType  # 1
 """It was preempted: its KV blocks were needed for others."""
 INTERRUPTION_REASON_WORKER_LOST: InterruptionReason.ValueType  # 2
 """Its worker was lost, or sent nothing for so long that the sequence was moved to another one."""
+INTERRUPTION_REASON_GRAMMAR_FULL: InterruptionReason.ValueType  # 3
+"""Its grammar is compiled for it alone, because the states that it shared with other sequences were used up."""
 Global___InterruptionReason: _TypeAlias = InterruptionReason  # noqa: Y015
 
 @_typing.final

@@ -329,21 +329,29 @@ class PrepareGrammar(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     """The scheduler's key for the grammar."""
     grammar: _builtins.str
     """The grammar, in the form of TokenConstraints.grammar."""
+    output_token_ids: _builtins.bytes
+    """u32[]: the output so far of a sequence that needs the grammar for itself (SequenceError.needs_own_grammar). The worker
+    compiles the grammar for this sequence alone and reads the output. Unset: all sequences with this grammar share it.
+    """
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         grammar: _builtins.str = ...,
+        output_token_ids: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_token_ids", b"_output_token_ids", "output_token_ids", b"output_token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_token_ids", b"_output_token_ids", "grammar", b"grammar", "key", b"key", "output_token_ids", b"output_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__output_token_ids: _TypeAlias = _typing.Literal["output_token_ids"]  # noqa: Y015
+    _WhichOneofArgType__output_token_ids: _TypeAlias = _typing.Literal["_output_token_ids", b"_output_token_ids"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__output_token_ids) -> _WhichOneofReturnType__output_token_ids | None: ...
 
 Global___PrepareGrammar: _TypeAlias = PrepareGrammar  # noqa: Y015
 
@@ -753,22 +761,29 @@ class SequenceError(_message.Message):
     WIRE_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     IS_REQUEST_AT_FAULT_FIELD_NUMBER: _builtins.int
+    NEEDS_OWN_GRAMMAR_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """Id of the sequence, from NewSequence.wire_id."""
     message: _builtins.str
     """An error message for the client."""
     is_request_at_fault: _builtins.bool
     """Whether the request itself is the cause: its constraints leave no token to sample, or its grammar cannot be run."""
+    needs_own_grammar: _builtins.bool
+    """Whether the sequence can go on under a new wire id, once the worker has compiled its grammar for it alone
+    (PrepareGrammar.output_token_ids). The worker keeps a bounded number of states for a grammar. All sequences with this grammar
+    share them, so one long text can use them up for all. A scheduler that does not read this field ends the sequence.
+    """
     def __init__(
         self,
         *,
         wire_id: _builtins.int = ...,
         message: _builtins.str = ...,
         is_request_at_fault: _builtins.bool = ...,
+        needs_own_grammar: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_request_at_fault", b"is_request_at_fault", "message", b"message", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_request_at_fault", b"is_request_at_fault", "message", b"message", "needs_own_grammar", b"needs_own_grammar", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -99,7 +99,7 @@ class Admission(Generic[RequestT]):
         """Requests the preparation that a newly arrived sequence needs, without waiting for the next step. Does so only
         if there are slots for all waiting sequences. A suspect's preparation waits for the suspect's trial (trials.py).
         """
-        needs, roster = sequence.request.needs, self._roster
+        needs, roster = sequence.needs, self._roster
         if needs is None or sequence.is_suspect or roster.num_waiting > roster.num_common_slots_free:
             return
         if self._preparations.is_ready(needs):
@@ -170,7 +170,7 @@ class Admission(Generic[RequestT]):
         """Sets the sequence aside if the worker must first prepare something for it. Returns whether the sequence was
         set aside.
         """
-        needs = sequence.request.needs
+        needs = sequence.needs
         if needs is None or self._preparations.is_ready(needs):
             return False
         self._preparations.request(needs, self._roster.is_awaited)
@@ -213,6 +213,9 @@ class Admission(Generic[RequestT]):
     def _start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         num_on_device = num_computed(found) * self._config.block_size
         self._roster.start(sequence, found)
+        if sequence.has_outgrown:
+            assert sequence.needs is not None
+            self._preparations.use_up(sequence.needs)
         self._roster.waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)

@@ -9,6 +9,7 @@ alone (`trials.py`). All of this is forgotten as soon as the sequence has the to
 from __future__ import annotations
 
 from collections.abc import Container
+from collections.abc import Sequence as Items
 
 from services.scheduler.core.outcome import FinishedSequence
 from services.scheduler.core.request import Preparation, RequestT
@@ -18,14 +19,14 @@ from services.scheduler.core.turns import Turn
 
 
 def lose_worker(
-    roster: Roster[RequestT], in_flight_wire_ids: set[int], preparing: Preparation | None, *, is_exit: bool
+    roster: Roster[RequestT], in_flight_wire_ids: set[int], being_made: Items[Preparation], *, is_exit: bool
 ) -> list[FinishedSequence[RequestT]]:
     """Moves the running sequences back to the queue. `is_exit`: whether the worker's process ended unexpectedly. If so,
-    accuses the sequences that the worker was computing, and those that need `preparing`, the preparation that the
-    worker was making. Sequences at fault for two exits fail and are returned.
+    accuses the sequences that the worker was computing, and those that need `being_made`, the preparations that the
+    worker may have been making. Sequences at fault for two exits fail and are returned.
     """
-    accused = _accused(roster, in_flight_wire_ids, preparing) if is_exit else []
-    is_alone = len(in_flight_wire_ids) + (preparing is not None) == 1
+    accused = _accused(roster, in_flight_wire_ids, being_made) if is_exit else []
+    is_alone = len(in_flight_wire_ids) + len(being_made) == 1
     failed = []
     for sequence in accused:
         if is_alone and sequence.suspicion >= EXIT_ALONE:
@@ -41,13 +42,12 @@ def lose_worker(
 
 
 def _accused(
-    roster: Roster[RequestT], wire_ids: Container[int], preparing: Preparation | None
+    roster: Roster[RequestT], wire_ids: Container[int], being_made: Items[Preparation]
 ) -> list[Sequence[RequestT]]:
     computed = [sequence for sequence in roster.running if sequence.wire_id in wire_ids]
-    if preparing is None:
-        return computed
-    suspects = [sequence for sequence in roster.suspects.values() if sequence.request.needs == preparing]
-    return [*computed, *roster.waiting_for(preparing), *suspects]
+    set_aside = [sequence for preparation in being_made for sequence in roster.waiting_for(preparation)]
+    suspects = [sequence for sequence in roster.suspects.values() if sequence.needs in being_made]
+    return [*computed, *set_aside, *suspects]
 
 
 def _give_up(roster: Roster[RequestT], sequence: Sequence[RequestT]) -> FinishedSequence[RequestT]:

@@ -30,12 +30,15 @@ class FinishedSequence(Generic[RequestT]):
 
 @dataclass(slots=True)
 class StepOutcome(Generic[RequestT]):
-    """What routers must be told about a step: log probabilities of prompts, new tokens, and ended sequences."""
+    """What routers must be told about a step: log probabilities of prompts, new tokens, ended sequences, and sequences
+    that must wait."""
 
     # (sequence, index in the StepResult's `prompt_logprobs`)
     prompt_logprobs: list[tuple[Sequence[RequestT], int]] = field(default_factory=list)
     tokens: list[NewToken[RequestT]] = field(default_factory=list)
     finished: list[FinishedSequence[RequestT]] = field(default_factory=list)
+    # Sequences that wait until their preparation has been made again, for each alone.
+    outgrown: list[Sequence[RequestT]] = field(default_factory=list)
 
 
 def fail_sequences(
@@ -48,6 +51,24 @@ def fail_sequences(
             memory.retract(sequence)
             roster.remove(sequence)
             outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
+
+
+def requeue_outgrown(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
+    """Moves the sequences back to the queue that need their preparation for themselves. A sequence fails if it got no
+    token since it had one. Raises ValueError if a sequence needs no preparation."""
+    for wire_id, failure in result.outgrown:
+        sequence = roster.by_wire_id.get(wire_id)
+        if sequence is None:
+            continue
+        if sequence.needs is None:
+            raise ValueError(f"the result of step {result.step_id} wants a preparation for a sequence that needs none")
+        if sequence.has_outgrown and not sequence.has_sampled:
+            roster.remove(sequence)
+            outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
+            continue
+        sequence.has_outgrown = True
+        roster.requeue(sequence)
+        outcome.outgrown.append(sequence)
 
 
 def publish_blocks(moves: Moves[RequestT], roster: Roster[RequestT], memory: KVMemory[RequestT]) -> None:

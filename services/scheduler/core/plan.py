@@ -90,16 +90,20 @@ class StepResult:
     seconds: float = 0.0  # duration of the step on the device; 0: unknown
     prompt_logprobs: Items[PromptLogprobs] = ()
     pooled: Items[tuple[int, bytes]] = ()  # (wire id, its vector)
+    # (wire id, failure): sequences that can go on once their preparation has been made again, for each alone. The
+    # failure tells the client why a sequence cannot, if that did not help before.
+    outgrown: Items[tuple[int, Failure]] = ()
 
     def check(self, plan: StepPlan[RequestT]) -> None:
         """Raises ValueError unless the result belongs to `plan`, and has exactly one token, vector or error for each of
-        the plan's `sampling_wire_ids`.
+        the plan's `sampling_wire_ids`, or names it among `outgrown`.
         """
         if self.step_id != plan.step_id:
             raise ValueError(f"result of step {self.step_id} came, expected {plan.step_id}")
-        if not self.errors and not self.pooled and self.wire_ids == plan.sampling_wire_ids:
+        if not (self.errors or self.pooled or self.outgrown) and self.wire_ids == plan.sampling_wire_ids:
             return
-        expected = set(plan.sampling_wire_ids).difference(wire_id for wire_id, _ in self.errors)
+        without_result = {wire_id for wire_id, _ in (*self.errors, *self.outgrown)}
+        expected = set(plan.sampling_wire_ids) - without_result
         brought = [*self.wire_ids, *(wire_id for wire_id, _ in self.pooled)]
         if len(brought) != len(expected) or expected.symmetric_difference(brought):
             raise ValueError(f"the result of step {self.step_id} lacks a token or vector, or has one too many")

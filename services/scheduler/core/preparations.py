@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 
 from services.scheduler.core.request import Preparation
 
@@ -74,12 +75,13 @@ class Preparations:
         self._wanted.append(preparation)
 
     @property
-    def current(self) -> Preparation | None:
-        """The preparation that the worker is making: the oldest one, because the worker makes one after the other. None
-        if the worker was asked for none.
-        """
-        first = next(iter(self._pending.values()), None)
-        return None if first in self._wanted[:1] else first
+    def being_made(self) -> list[Preparation]:
+        """The preparations of which the worker is making one: the oldest that sequences share, and the oldest for a
+        single sequence. The worker makes one after the other, and shared ones first."""
+        asked = [preparation for preparation in self._pending.values() if preparation not in self._wanted]
+        shared = (one for one in asked if one.output_token_ids is None)
+        single = (one for one in asked if one.output_token_ids is not None)
+        return [*islice(shared, 1), *islice(single, 1)]
 
     @property
     def is_pending(self) -> bool:
@@ -102,6 +104,10 @@ class Preparations:
             if len(self._ready) > MAX_READY:
                 self._ready.popitem(last=False)
         return preparation
+
+    def use_up(self, preparation: Preparation) -> None:
+        """Forgets that a preparation for a single sequence is ready, because the sequence starts with it."""
+        self._ready.pop(preparation.key, None)
 
     def forget_worker(self) -> list[Preparation]:
         """Forgets all preparations, because the next worker has made none of them. Returns those that were not ready:

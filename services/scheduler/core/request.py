@@ -16,6 +16,8 @@ class Preparation:
 
     key: bytes
     source: str = field(default="", compare=False)  # passed on to the worker unread
+    # The output of the only sequence that the preparation is for; None: sequences share it.
+    output_token_ids: array[int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

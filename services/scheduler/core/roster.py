@@ -191,6 +191,8 @@ class Roster(Generic[RequestT]):
         dropped, because it loses its wire id.
         """
         self._leave(sequence)
+        if sequence.has_outgrown:
+            sequence.outgrow()  # again, because its output has become longer
         sequence.status = Status.WAITING
         sequence.turn = Turn(min(sequence.turn.step, self.turns.num_steps), sequence.turn.is_first)
         self._wait(sequence)

@@ -32,6 +32,7 @@ from services.scheduler.core.outcome import (
     append_tokens,
     fail_sequences,
     publish_blocks,
+    requeue_outgrown,
     take_prompt_logprobs,
     take_vectors,
 )
@@ -196,7 +197,7 @@ class Scheduler(Generic[RequestT]):
         if suspect.waits_for is not None:
             return None
         step: StepBuilder[RequestT] = StepBuilder(self.config.block_size, self.memory)
-        needs = suspect.request.needs
+        needs = suspect.needs
         if suspect.status is Status.WAITING and needs is not None and not self.preparations.is_ready(needs):
             self.preparations.request_alone(needs)
             self._roster.set_aside(suspect, needs)
@@ -301,6 +302,7 @@ class Scheduler(Generic[RequestT]):
             for sequence, *_ in outcome.tokens:
                 roster.waiting.serve(sequence, 1)
         take_vectors(result, roster, outcome)
+        requeue_outgrown(result, roster, outcome)
         return outcome
 
     def reset(self, *, is_exit: bool = False) -> list[FinishedSequence[RequestT]]:
@@ -310,10 +312,10 @@ class Scheduler(Generic[RequestT]):
         while they ran alone.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
-        current = self.preparations.current
+        being_made = self.preparations.being_made
         preparing = self.preparations.forget_worker()
         self._trials.forget_worker()
-        finished = lose_worker(self._roster, in_flight, current, is_exit=is_exit)
+        finished = lose_worker(self._roster, in_flight, being_made, is_exit=is_exit)
         self.memory.forget_worker(self._roster.by_key.values(), [plan.moves for plan in self._in_flight])
         self._in_flight.clear()
         for preparation in preparing:

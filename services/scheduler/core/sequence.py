@@ -63,10 +63,12 @@ class Sequence(Generic[RequestT]):
         "_suspicion",
         "arrival",
         "block_ids",
+        "has_outgrown",
         "has_started",
         "host_slots",
         "is_in_reserve",
         "max_num_tokens",
+        "needs",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hit_blocks",
@@ -117,6 +119,8 @@ class Sequence(Generic[RequestT]):
         # While the sequence is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
+        # What the worker must prepare before the sequence can start.
+        self.needs = request.needs
         # What the sequence waits for while it is set aside: a prefix that another sequence computes, or a preparation
         # that the worker makes.
         self.waits_for: SequencePrefix[RequestT] | Preparation | None = None
@@ -125,8 +129,17 @@ class Sequence(Generic[RequestT]):
         self.wire_id = 0  # 0: the worker does not know the sequence
         self.status = Status.WAITING
         self.has_started = has_output  # whether it has ever run, here or in another scheduler
+        self.has_outgrown = False  # whether it needs a preparation for itself, because the shared one is used up
         self._suspicion = 0
         self._num_tokens_to_clear = 0
+
+    def outgrow(self) -> None:
+        """Makes the sequence need a preparation for itself alone, for its output so far."""
+        shared = self.request.needs
+        assert shared is not None
+        self.has_outgrown = True
+        output = self.token_ids[self.num_prompt_tokens :]
+        self.needs = Preparation(b"%b/%d/%d" % (shared.key, self.arrival, len(output)), shared.source, output)
 
     def own_token_ids(self) -> None:
         """Stops sharing the prompt's array, so that tokens can be appended to `token_ids`."""

@@ -30,7 +30,7 @@ def report_interruptions(
     reason: scheduler_pb2.InterruptionReason.ValueType,
     spans: SequenceSpans,
 ) -> None:
-    """Adds that running sequences were preempted, or lost their worker."""
+    """Adds that running sequences have to wait, or to start again."""
     name = scheduler_pb2.InterruptionReason.Name(reason).removeprefix("INTERRUPTION_REASON_").lower()
     for sequence in sequences:
         key = sequence.request.key
@@ -55,6 +55,7 @@ def deliver(
             _add_started(sequence)
         if output_index == 0:
             spans.event(key, "first_token")
+    report_interruptions(outcome.outgrown, scheduler_pb2.INTERRUPTION_REASON_GRAMMAR_FULL, spans)
     report(outcome.finished, spans)
 
 

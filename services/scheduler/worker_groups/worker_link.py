@@ -139,7 +139,12 @@ class WorkerLink:
 
     def prepare(self, preparation: Preparation) -> None:
         """Asks the worker to compile a grammar; does not wait."""
-        request = worker_pb2.PrepareGrammar(key=preparation.key, grammar=preparation.source)
+        output = preparation.output_token_ids
+        request = worker_pb2.PrepareGrammar(
+            key=preparation.key,
+            grammar=preparation.source,
+            output_token_ids=None if output is None else output.tobytes(),
+        )
         self._outbox.put_nowait(worker_pb2.RunRequest(prepare=request))
 
     @property

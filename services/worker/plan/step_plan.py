@@ -56,6 +56,10 @@ class NewSequence(ABC):
         and what the error says if it does not."""
 
     @property
+    def output_token_ids(self) -> U32:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
     def grammar(self) -> str:
         """Grammar that the output must follow; empty if there is none."""
         return ""
@@ -211,6 +215,8 @@ class SequenceError:
     message: str  # a sentence for the client
     # True if the request itself is invalid, so that no worker could serve it.
     is_request_at_fault: bool = False
+    # True if the sequence can go on once its grammar has been compiled for it alone.
+    needs_own_grammar: bool = False
 
 
 @dataclass(frozen=True, slots=True)

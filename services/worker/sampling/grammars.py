@@ -1,4 +1,10 @@
-"""Compiles grammars for structured output on a separate thread, while steps run, and caches the results."""
+"""Compiles grammars for structured output on a separate thread, while steps run, and keeps the results.
+
+Sequences with the same grammar share a compilation, and so a lexer. A lexer keeps every state that a mask has tried,
+and fails when there are too many (`shared.grammar`). A long text of limited length fills it: some ten states per
+character, nearly all of which were only tried. A sequence whose lexer is full gets a compilation of its own, which
+reads the output again. This takes two states per character, so the new lexer has room for more.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,11 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from shared.grammar import GrammarError, compile_grammar, grammar_threads, has_library
+import numpy as np
+
+from services.worker.plan import U32
+from services.worker.sampling.grammar_thread import GrammarThread
+from shared.grammar import GrammarError, check_matcher, compile_grammar, has_library
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -18,6 +28,11 @@ logger = logging.getLogger(__name__)
 # Maximum number of cached grammars, including those that failed to compile. The source of a grammar has at most 64 KiB;
 # a compiled grammar takes on the order of a megabyte.
 MAX_GRAMMARS = 512
+# Maximum number of compilations for single sequences that wait for their sequence to start.
+_MAX_OWN = 256
+# A matcher reads so many tokens of an output at a time, with the interpreter's lock held: 3 to 30 µs each. After them,
+# it computes a mask, without the lock. Without masks in between, the lexer's fuel ends after some thousand tokens.
+_TOKENS_AT_A_TIME = 32
 
 
 class Grammars:
@@ -31,10 +46,11 @@ class Grammars:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._tokenizer: LLTokenizer | None = None
-        # A single thread, so that compilations never take more than one core from the steps.
-        self._thread = grammar_threads(1)
+        self._thread = GrammarThread()
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        # Compilations for single sequences, by the grammar and the output that they have read.
+        self._own: OrderedDict[tuple[str, bytes], Future[LLMatcher]] = OrderedDict()
         # Grammars that the thread compiles again, or soon will.
         self._being_renewed: set[str] = set()
 
@@ -45,7 +61,7 @@ class Grammars:
         with self._lock:
             future = self._compiled.get(grammar)
             if future is None:
-                future = self._compiled[grammar] = self._thread.submit(self._compile, grammar)
+                future = self._compiled[grammar] = self._thread.run(lambda: self._compile(grammar))
                 while len(self._compiled) > MAX_GRAMMARS:
                     self._compiled.popitem(last=False)
             else:
@@ -56,28 +72,58 @@ class Grammars:
         """Returns a new matcher for one sequence. Waits if the grammar is still being compiled. Raises GrammarError."""
         return self.prepare(grammar).result().deep_copy()
 
+    def prepare_own(self, grammar: str, output: U32) -> Future[LLMatcher]:
+        """Starts to compile a grammar for a sequence with this output. Compilations that are shared go before. If the
+        grammar cannot be compiled, or its lexer cannot read the output, the future fails with GrammarError."""
+        with self._lock:
+            future = self._own[grammar, output.tobytes()] = self._thread.run_later(lambda: self._read(grammar, output))
+            while len(self._own) > _MAX_OWN:
+                self._own.popitem(last=False)
+            return future
+
+    def has_own(self, grammar: str, output: U32) -> bool:
+        with self._lock:
+            return (grammar, output.tobytes()) in self._own
+
+    def take_own(self, grammar: str, output: U32) -> LLMatcher | None:
+        """Returns the matcher of a grammar that was compiled for a sequence with this output; None if none was."""
+        with self._lock:
+            future = self._own.pop((grammar, output.tobytes()), None)
+        return future.result() if future is not None and future.done() and future.exception() is None else None
+
+    def forget_own(self) -> None:
+        """Forgets the compilations for single sequences, whose scheduler is gone."""
+        with self._lock:
+            self._own.clear()
+
     def renew(self, grammar: str) -> None:
         """Compiles a grammar again after one of its matchers has failed, and then replaces it in the cache. Does not
-        wait for this. All copies of a matcher share one lexer. The lexer keeps all its states, and once there are too
-        many, it fails for every other output, too."""
+        wait for this."""
         with self._lock:
             cached = self._compiled.get(grammar)
             was_compiled = cached is not None and cached.done() and cached.exception() is None
             if was_compiled and grammar not in self._being_renewed:
                 self._being_renewed.add(grammar)
-                self._thread.submit(self._renew, grammar)
+                self._thread.run(lambda: self._compile(grammar)).add_done_callback(
+                    lambda renewed: self._replace(grammar, renewed)
+                )
 
-    def _renew(self, grammar: str) -> None:
-        renewed: Future[LLMatcher] = Future()
-        try:
-            renewed.set_result(self._compile(grammar))
-        except GrammarError as error:
-            logger.error("a grammar that was compiled before cannot be compiled again: %s", error)
-        finally:
-            with self._lock:
-                self._being_renewed.remove(grammar)
-                if renewed.done() and grammar in self._compiled:
-                    self._compiled[grammar] = renewed
+    def _replace(self, grammar: str, renewed: Future[LLMatcher]) -> None:
+        with self._lock:
+            self._being_renewed.remove(grammar)
+            if renewed.exception() is not None:
+                logger.error("a grammar that was compiled before cannot be compiled again: %s", renewed.exception())
+            elif grammar in self._compiled:
+                self._compiled[grammar] = renewed
+
+    def _read(self, grammar: str, output: U32) -> LLMatcher:
+        matcher = self._compile(grammar)
+        mask = np.zeros(-(-self._vocab_size // 32), np.uint32)
+        for start in range(0, len(output), _TOKENS_AT_A_TIME):
+            matcher.consume_tokens(output[start : start + _TOKENS_AT_A_TIME].tolist())
+            matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+            check_matcher(matcher)
+        return matcher
 
     def _compile(self, grammar: str) -> LLMatcher:
         if not has_library():

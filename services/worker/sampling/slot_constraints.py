@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from services.worker.plan import GeneratingSequence, TokenConstraints
+from services.worker.plan import GeneratingSequence, SequenceError, TokenConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
 from services.worker.sampling.thinking_budget import ThinkingBudget
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 NO_GRAMMARS = "This worker has no tokenizer to apply a grammar with."
 NOTHING_LEFT = "No token is left to draw: the constraints of this request contradict each other."
+
+# A sequence with a longer output gets no grammar of its own: the output must be read again, which takes up to 30 µs per
+# token. 17,000 characters of text have some 8,000 tokens with a vocabulary of 1,001.
+_MAX_OUTPUT_TO_READ = 8192
+# Number of tokens that a sequence must get from a grammar of its own before it can get another.
+_LEAST_PROGRESS = 256
 
 _UNLIMITED = np.iinfo(np.int64).max
 
@@ -41,14 +47,24 @@ class _Sequence:
     constraints: TokenConstraints
     output: list[int]
     matcher: LLMatcher | None
+    # Length of the output when the sequence started, if the matcher's lexer is not shared. None: it is shared.
+    own_since: int | None
     thinking: ThinkingBudget | None
     # [num_words], mask of the tokens that allowed_token_ids and bad words of a single token permit at every position.
     # None: all tokens.
     always: Bits | None
     # Bad words of several tokens: maps a word's last token to the tokens before it.
     runs: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    # Why no token can be sampled any more; empty as long as tokens can be sampled. Once set, it is never cleared.
-    failure: str = ""
+    # Why no token can be sampled any more; None as long as tokens can be sampled. Once set, it is never cleared.
+    failure: SequenceError | None = None
+
+    @property
+    def may_have_own_grammar(self) -> bool:
+        """Whether the sequence could go on with a new lexer of its own, after the matcher has failed."""
+        num_tokens = len(self.output)
+        if self.own_since is not None and num_tokens - self.own_since < _LEAST_PROGRESS:
+            return False
+        return num_tokens <= _MAX_OUTPUT_TO_READ
 
 
 class SlotConstraints:
@@ -80,18 +96,20 @@ class SlotConstraints:
         problem = constraints.check(self._vocab_size)
         if problem is not None:
             return problem
-        output = sequence.token_ids[sequence.num_prompt_tokens :].tolist()
-        matcher = None
+        output = sequence.output_token_ids.tolist()
+        matcher, own_since = None, None
         if constraints.grammar:
             if self._grammars is None:
                 return NO_GRAMMARS
-            try:
-                matcher = self._grammars.matcher(constraints.grammar)
-                matcher.consume_tokens(output)
-                check_matcher(matcher)
-            except GrammarError as error:
-                self._grammars.renew(constraints.grammar)
-                return f"The grammar of this request failed: {error}."
+            matcher = self._grammars.take_own(constraints.grammar, sequence.output_token_ids)
+            if matcher is not None:
+                own_since = len(output)
+            else:
+                try:
+                    matcher = self._grammars.matcher(constraints.grammar)
+                except GrammarError as error:
+                    return _failed(error)
+                matcher.consume_tokens(output)  # if this fails, so will the first mask
         thinking = None if constraints.thinking is None else ThinkingBudget(constraints.thinking)
         if thinking is not None:
             for token_id in output:
@@ -101,7 +119,9 @@ class SlotConstraints:
             if len(word) > 1:
                 runs.setdefault(word[-1], []).append(word[:-1])
         always = self._always(constraints)
-        self._slots[sequence.slot] = _Sequence(sequence.wire_id, constraints, output, matcher, thinking, always, runs)
+        self._slots[sequence.slot] = _Sequence(
+            sequence.wire_id, constraints, output, matcher, own_since, thinking, always, runs
+        )
         self.watched[sequence.slot] = True
         self._always_masked[sequence.slot] = not constraints.limits_thinking_alone
         self._relax(sequence.slot)
@@ -113,11 +133,11 @@ class SlotConstraints:
         self._num_free[slot] = _UNLIMITED
         self._num_unobserved[slot] = 0
 
-    def failure(self, slot: int, wire_id: int) -> str:
-        """Returns why no token can be sampled any more for the sequence `wire_id` in `slot`; empty if tokens can be
+    def failure(self, slot: int, wire_id: int) -> SequenceError | None:
+        """Returns why no token can be sampled any more for the sequence `wire_id` in `slot`; None if tokens can be
         sampled, or if the slot no longer belongs to the sequence."""
         sequence = self._slots.get(slot)
-        return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
+        return None if sequence is None or sequence.wire_id != wire_id else sequence.failure
 
     def draw(self, slots: I64) -> None:
         """Records that a step was launched that samples one token for each of `slots`. Once the tokens are known, the
@@ -171,9 +191,8 @@ class SlotConstraints:
         packed = bits.view(np.int32)
         return TokenMask(rows, torch.from_numpy(packed) if device.type == "cpu" else upload(packed, device))
 
-    def _fill(self, sequence: _Sequence, bits: Bits) -> str:
-        """Writes the sequence's allowed tokens into `bits`. Returns an error text if no token is allowed, otherwise an
-        empty text."""
+    def _fill(self, sequence: _Sequence, bits: Bits) -> SequenceError | None:
+        """Writes the sequence's allowed tokens into `bits`. Returns an error if no token is allowed."""
         matcher, constraints = sequence.matcher, sequence.constraints
         if matcher is None:
             bits.fill(0xFFFFFFFF)
@@ -184,15 +203,21 @@ class SlotConstraints:
             except GrammarError as error:
                 bits.fill(0)
                 assert self._grammars is not None
-                self._grammars.renew(constraints.grammar)
-                return f"The grammar of this request failed: {error}."
+                if sequence.own_since is None:
+                    self._grammars.renew(constraints.grammar)
+                return SequenceError(
+                    sequence.wire_id,
+                    _failed(error),
+                    is_request_at_fault=True,
+                    needs_own_grammar=sequence.may_have_own_grammar,
+                )
         forced = None if sequence.thinking is None else sequence.thinking.forced
         # The token that ends the reasoning overrides every constraint except the grammar, because the other constraints
         # are meant for the answer after the reasoning.
         if forced is not None and bits[forced // 32] >> np.uint32(forced % 32) & 1:
             bits.fill(0)
             bits[forced // 32] = np.uint32(1 << forced % 32)
-            return ""
+            return None
         if sequence.always is not None:
             bits &= sequence.always
         for last, beginnings in sequence.runs.items():
@@ -204,7 +229,7 @@ class SlotConstraints:
             if matcher is None or longer.any():
                 bits[:] = longer
         self._clear_tail(bits)
-        return "" if bits.any() else NOTHING_LEFT
+        return None if bits.any() else SequenceError(sequence.wire_id, NOTHING_LEFT, is_request_at_fault=True)
 
     def _always(self, constraints: TokenConstraints) -> Bits | None:
         single = [word[0] for word in constraints.bad_words if len(word) == 1]
@@ -219,6 +244,10 @@ class SlotConstraints:
         """Clears the bits after the last token of the vocabulary."""
         if self._vocab_size % 32:
             bits[-1] &= np.uint32((1 << self._vocab_size % 32) - 1)
+
+
+def _failed(error: GrammarError) -> str:
+    return f"The grammar of this request failed: {error}."
 
 
 def _bits(token_ids: tuple[int, ...] | list[int], num_words: int) -> Bits:

@@ -151,7 +151,10 @@ def result_to_proto(result: StepResult) -> worker_pb2.StepResult:
         prompt_logprobs=None if result.prompt_logprobs is None else _prompt_logprobs_to_proto(result.prompt_logprobs),
         errors=[
             worker_pb2.SequenceError(
-                wire_id=error.wire_id, message=error.message, is_request_at_fault=error.is_request_at_fault
+                wire_id=error.wire_id,
+                message=error.message,
+                is_request_at_fault=error.is_request_at_fault,
+                needs_own_grammar=error.needs_own_grammar,
             )
             for error in result.errors
         ],

@@ -16,7 +16,7 @@ from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.errors import PlanError
 from services.worker.plan import StepPlan, StepResult
-from services.worker.service.converters import model_info_to_proto, plan_from_proto, result_to_proto
+from services.worker.service.converters import model_info_to_proto, plan_from_proto, result_to_proto, u32
 from services.worker.service.owner_messages import OwnerMessages, OwnerSilentError, Stream
 from services.worker.service.ownership import ClaimRefusedError, Ownership, check_model
 from services.worker.service.step_thread import DEFAULT_LATE_AFTER_S, MAX_QUEUED_STEPS, Outcome, Recipient, StepThread
@@ -164,6 +164,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def _release(self, epoch: int) -> None:
         """Lets another scheduler claim the worker, once the epoch's steps have ended and its sequences are freed."""
         await asyncio.wrap_future(self._steps.reset())
+        if self._worker is not None:
+            self._worker.grammars.forget_own()
         logger.info("epoch %d: released", epoch)
         self._ownership.release()
 
@@ -271,19 +273,26 @@ class _Epoch:
             raise PlanError(f"{MAX_PENDING_GRAMMARS} grammars are being prepared already")
         self._num_pending_grammars += 1
 
+        is_own = request.HasField("output_token_ids")
+        verb = "failed" if is_own else "cannot be used"
+
         def answer(future: Future[LLMatcher]) -> None:
             problem = future.exception()
-            error = "" if problem is None else f"The grammar of this request cannot be used: {problem}."
+            error = "" if problem is None else f"The grammar of this request {verb}: {problem}."
             self._put(worker_pb2.GrammarPrepared(key=request.key, error=error))
 
-        self._grammars.prepare(request.grammar).add_done_callback(answer)
+        if is_own:
+            prepared = self._grammars.prepare_own(request.grammar, u32(request.output_token_ids))
+        else:
+            prepared = self._grammars.prepare(request.grammar)
+        prepared.add_done_callback(answer)
 
     async def _compile_missing(self, plan: StepPlan) -> None:
         """Waits until all grammars of the plan are compiled. Starts to compile those that were never prepared, or were
         evicted from the cache since. If the step thread waited for grammars instead, all sequences would wait. If a
         grammar cannot be compiled, its sequence fails when the sequence is admitted."""
         for sequence in plan.new_sequences:
-            if sequence.grammar:
+            if sequence.grammar and not self._grammars.has_own(sequence.grammar, sequence.output_token_ids):
                 future = self._grammars.prepare(sequence.grammar)
                 if not future.done():
                     await asyncio.wait((asyncio.wrap_future(future),))

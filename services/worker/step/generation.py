@@ -14,7 +14,7 @@ from torch import Tensor
 
 from services.worker.errors import PlanError
 from services.worker.models import Decoder
-from services.worker.plan import I64, Batch, GeneratingSequence, Limits
+from services.worker.plan import I64, Batch, GeneratingSequence, Limits, SequenceError
 from services.worker.sampling import (
     Grammars,
     PromptLogprobTensors,
@@ -64,8 +64,8 @@ class Generation(Protocol):
         """Notes that a step's tokens have arrived on the host. Steps are collected in launch order."""
         ...
 
-    def failure(self, slot: int, wire_id: int) -> str:
-        """Returns why the slot's sequence can sample no further token; empty if it can."""
+    def failure(self, slot: int, wire_id: int) -> SequenceError | None:
+        """Returns why the slot's sequence can sample no further token; None if it can."""
         ...
 
 
@@ -126,7 +126,7 @@ class DecoderGeneration:
         if self._unobserved and self._unobserved[0][1] is download:
             self._observe(*self._unobserved.popleft())
 
-    def failure(self, slot: int, wire_id: int) -> str:
+    def failure(self, slot: int, wire_id: int) -> SequenceError | None:
         """See `Generation`."""
         return self._constraints.failure(slot, wire_id)
 
@@ -178,6 +178,6 @@ class NoGeneration:
     def collected(self, download: Download) -> None:
         """See `Generation`."""
 
-    def failure(self, slot: int, wire_id: int) -> str:
+    def failure(self, slot: int, wire_id: int) -> SequenceError | None:
         """See `Generation`."""
-        return ""
+        return None

@@ -196,8 +196,7 @@ class ModelRunner:
             drawn_by, slots = batch.wire_ids[batch.sampled_rows], batch.slots[batch.sampled_rows]
             for slot, wire_id in zip(slots[~valid].tolist(), drawn_by[~valid].tolist(), strict=True):
                 nothing_left = self._generation.failure(slot, wire_id)
-                error = SequenceError(wire_id, nothing_left or NO_NUMBERS, is_request_at_fault=bool(nothing_left))
-                invalid.setdefault(wire_id, error)
+                invalid.setdefault(wire_id, nothing_left or SequenceError(wire_id, NO_NUMBERS))
             if invalid:
                 valid = valid & ~np.isin(drawn_by, list(invalid))
             wire_ids = drawn_by[valid].astype(np.uint32)

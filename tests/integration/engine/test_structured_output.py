@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,7 @@ from services.worker.sampling.grammars import Grammars
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.generation import DecoderGeneration
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
+from tests.fakes.waiting import HANG_S
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 from tests.unit.worker.tiny_models import make_runner, save_model
 
@@ -127,6 +129,20 @@ class Engine:
             )
         )
 
+    def prepare(self, preparation: Preparation) -> None:
+        """As the worker's service does. The runner compiles shared grammars by itself."""
+        output = preparation.output_token_ids
+        problem = None
+        if output is not None:
+            assert isinstance(self.runner._generation, DecoderGeneration)
+            grammars = self.runner._generation._grammars
+            assert grammars is not None
+            problem = grammars.prepare_own(preparation.source, np.array(output, np.uint32)).exception(HANG_S)
+        for end in self.core.prepared(preparation.key, "" if problem is None else str(problem)):
+            assert isinstance(end.sequence.request.key, int)
+            assert end.failure is not None
+            self.ends[end.sequence.request.key] = end.failure.message
+
     def run(self, num_steps: int | None = None) -> None:
         in_flight: deque[LaunchedStep] = deque()
         asked: list[Preparation] = []
@@ -136,7 +152,7 @@ class Engine:
                 in_flight.append(self.runner.launch(plan_from_proto(wire), received_at=time.monotonic()))
             self.core.check_integrity()
             if asked and (not in_flight or len(self.outputs) % 2):
-                self.core.prepared(asked.pop(0).key)
+                self.prepare(asked.pop(0))
             asked += self.core.preparations.take_wanted()
             if not in_flight:
                 if asked or self.core.num_waiting:
@@ -253,7 +269,7 @@ def test_a_sequence_whose_constraints_leave_nothing_fails_alone(directory: Path,
     assert "contradict each other" in str(engine.ends[0])
     assert engine.ends[1] is FinishReason.STOP
     assert is_allowed(STRUCTURES[1], engine.text(1))
-    assert "grammar of this request failed" in str(engine.ends[2])
+    assert "doesn't satisfy the grammar" in str(engine.ends[2])
     assert "grammar of this request failed" in str(engine.ends[3])
     assert f"the model has {VOCAB_SIZE} tokens" in str(engine.ends[4])
     assert len(engine.outputs[5]) == 20 or engine.ends[5] is FinishReason.STOP

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llguidance import LLParserLimits
 
+import shared.grammar
 from quire.worker.v1 import worker_pb2
 from services.router.columns import ids_to_bytes
 from services.router.constraints.values import TokenConstraints
@@ -21,6 +23,7 @@ from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Sequence
 from services.scheduler.worker_request import WorkerRequest
+from services.worker.sampling import slot_constraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
@@ -68,7 +71,7 @@ class Engine(test_structured_output.Engine):
         self.core.check_integrity()
         asked = self.core.preparations.take_wanted()
         for preparation in asked:
-            self.core.prepared(preparation.key)
+            self.prepare(preparation)
         if not self.in_flight:
             return bool(asked)
         message = result_to_proto(self.runner.collect(self.in_flight.popleft()))
@@ -164,6 +167,22 @@ def test_a_worker_that_is_lost_again_and_again_changes_nothing(
             engine.lose_worker()
             num_losses += 1
     assert num_losses > 8
+    assert outcome_of(engine) == undisturbed
+
+
+@pytest.mark.parametrize("run_ahead", [1, 3])
+def test_sequences_whose_lexers_are_full_go_on_with_their_own(
+    directory: Path, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch, run_ahead: int
+) -> None:
+    monkeypatch.setattr(shared.grammar, "_limits", lambda: LLParserLimits(max_lexer_states=150, verbose_errors=False))
+    monkeypatch.setattr(slot_constraints, "_LEAST_PROGRESS", 1)
+    few = Grammars(byte_level().to_str().encode(), VOCAB_SIZE, (EOS_TOKEN_ID,))
+    engine = Engine(make(directory, few, max_num_batched_tokens=40, num_blocks=40), run_ahead)
+    submit_all(engine)
+    outgrown: Counter[int] = Counter()
+    while engine.step():
+        outgrown.update(key_of(sequence) for sequence in engine.core.sequences if sequence.has_outgrown)
+    assert len(outgrown) > 1
     assert outcome_of(engine) == undisturbed
 
 

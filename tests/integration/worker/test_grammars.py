@@ -15,7 +15,7 @@ from services.worker.service import servicer as servicer_module
 from services.worker.startup.load import LoadedWorker
 from shared.grammar import GrammarError
 from tests.fakes.waiting import HANG_S
-from tests.integration.worker.client import Stream, claimed, new_sequence, rows, values
+from tests.integration.worker.client import Stream, claimed, new_sequence, rows, u32, values
 
 GRAMMAR = 'start: "a"'
 
@@ -36,8 +36,8 @@ def gate(engine: LoadedWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
     engine.grammars._compiled.clear()
 
 
-async def prepare(stream: Stream, key: bytes, grammar: str) -> None:
-    request = worker_pb2.PrepareGrammar(key=key, grammar=grammar)
+async def prepare(stream: Stream, key: bytes, grammar: str, output: bytes | None = None) -> None:
+    request = worker_pb2.PrepareGrammar(key=key, grammar=grammar, output_token_ids=output)
     await stream.call.write(worker_pb2.RunRequest(prepare=request))
 
 
@@ -111,5 +111,29 @@ async def test_an_owner_may_wait_for_so_many_grammars(
     for key in (b"a", b"b", b"c"):
         await prepare(stream, key, GRAMMAR)
     with pytest.raises(grpc.aio.AioRpcError, match="2 grammars are being prepared already") as ended:
+        await stream._read()
+    assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_grammars_for_single_sequences_come_after_those_that_are_shared(
+    channel: grpc.aio.Channel, gate: threading.Event
+) -> None:
+    stream = await claimed(channel)
+    await prepare(stream, b"first", GRAMMAR)
+    await prepare(stream, b"single", GRAMMAR, u32(3, 4))
+    await prepare(stream, b"shared", 'start: "b"')
+    result = await stream.step(new_sequences=[new_sequence(1, 0, [3, 4], [0])], rows=rows((1, 0, 2, 0)))
+    assert values(result.wire_ids) == [1], "so the worker has read what came before"
+    gate.set()
+    prepared = [(await stream._read()).prepared for _ in range(3)]
+    assert [one.key for one in prepared] == [b"first", b"shared", b"single"]
+    assert prepared[2].error == "The grammar of this request failed: it is the test's."
+    await stream.close()
+
+
+async def test_half_a_token_ends_the_epoch(channel: grpc.aio.Channel, gate: threading.Event) -> None:
+    stream = await claimed(channel)
+    await prepare(stream, b"single", GRAMMAR, b"abc")
+    with pytest.raises(grpc.aio.AioRpcError, match="no whole number of u32") as ended:
         await stream._read()
     assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -200,8 +200,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.results or self.asked or not self.requests, "nothing is planned although there is work"
             return
         for new in plan.new_sequences:
-            needs = new.sequence.request.needs
+            needs = new.sequence.needs
             assert needs is None or needs.key in self.prepared, "planned before it was prepared"
+            if needs is not None and needs.output_token_ids is not None:
+                assert list(needs.output_token_ids) == self.outputs[name(new.sequence)]
+                self.prepared.remove(needs.key)  # it has it for itself
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         for new in plan.new_sequences:
             assert self.config.chunked_prefill or new.wire_id in plan.sampling_wire_ids, "a prompt was cut"
@@ -216,14 +219,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.results.append(self.worker.step(message))
 
     @precondition(lambda self: self.results)
-    @rule(fails=st.integers(0, 20), run_us=st.integers(0, 30_000))
-    def apply(self, fails: int = 1, run_us: int = 0) -> None:
+    @rule(fails=st.integers(0, 20), outgrows=st.integers(0, 10), run_us=st.integers(0, 30_000))
+    def apply(self, fails: int = 1, outgrows: int = 1, run_us: int = 0) -> None:
         result = self.results.popleft()
         self.plans.popleft()
         result.timings.run_us = run_us
         if not fails and result.wire_ids:
             # The device computed no numbers for the first of them.
             fail(result, array("I", result.wire_ids)[0])
+        if not outgrows and result.wire_ids:
+            # The last of them needs its grammar for itself, if it has one.
+            wire_id = array("I", result.wire_ids)[-1]
+            request = self.requests.get(self.by_wire_id[wire_id])
+            if request is not None and request.needs is not None:
+                fail(result, wire_id, needs_own_grammar=True)
         outcome = self.core.apply(result_from_proto(result))
         for sequence, output_index, token_id, _ in outcome.tokens:
             output = self.outputs[name(sequence)]
@@ -251,7 +260,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.prepared.add(key)
         for end in self.core.prepared(key, "" if fails else "it cannot be prepared"):
             request = self.requests.pop(name(end.sequence))
-            assert request.needs == Preparation(key)
+            assert request.needs is not None
+            assert key.startswith(request.needs.key)
 
     @rule(seconds=st.integers(1, 10))
     def time_passes(self, seconds: int) -> None:
@@ -267,7 +277,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         in_flight = set().union(*self.plans)
         for key in self.requests if is_exit else ():
             # The worker may have been at any of the preparations that it was asked for.
-            needs = self.requests[key].needs
+            needs = next(sequence.needs for sequence in self.core.sequences if name(sequence) == key)
             prepares = not in_flight and needs is not None and needs.key in self.asked
             if prepares or (in_flight == {key} and not self.asked):
                 self.num_exits_alone[key] += 1

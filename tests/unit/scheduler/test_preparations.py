@@ -7,13 +7,15 @@ from array import array
 import pytest
 
 from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.outcome import StepOutcome
 from services.scheduler.core.plan import StepResult
 from services.scheduler.core.preparations import MAX_PENDING, MAX_READY, Preparations
 from services.scheduler.core.request import Generate, Preparation, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SUSPECT, ErrorKind
+from services.scheduler.core.sequence import SUSPECT, ErrorKind, Failure
 
 A, B, C = (Preparation(key, f"grammar {key.decode()}") for key in (b"a", b"b", b"c"))
+FULL = Failure(ErrorKind.INVALID_ARGUMENT, "the text is too long")
 
 
 def core() -> Scheduler[SequenceRequest]:
@@ -36,6 +38,15 @@ def planned(core: Scheduler[SequenceRequest]) -> list[object]:
     core.apply(StepResult(plan.step_id, plan.sampling_wire_ids, array("I", [9] * len(plan.sampling_wire_ids))))
     core.check_integrity()
     return keys
+
+
+def outgrow(scheduler: Scheduler[SequenceRequest]) -> StepOutcome[SequenceRequest]:
+    """Runs a step whose only sequence has outgrown its preparation."""
+    plan = scheduler.schedule()
+    assert plan is not None
+    outcome = scheduler.apply(StepResult(plan.step_id, [], [], outgrown=[(plan.sampling_wire_ids[0], FULL)]))
+    scheduler.check_integrity()
+    return outcome
 
 
 def test_others_are_planned_until_it_is_prepared() -> None:
@@ -203,6 +214,95 @@ def test_one_that_is_aborted_or_drained_meanwhile_is_gone() -> None:
 def test_an_answer_that_nobody_asked_for_breaks_the_contract() -> None:
     with pytest.raises(ValueError, match="not asked for"):
         core().prepared(b"a")
+
+
+def test_a_sequence_that_outgrows_what_others_share_goes_on_with_its_own() -> None:
+    scheduler = core()
+    submit(scheduler, 0, A)
+    submit(scheduler, 1, A)
+    scheduler.preparations.take_wanted()
+    scheduler.prepared(b"a")
+    assert planned(scheduler) == [0, 1]
+    first, second = scheduler.schedule(), scheduler.schedule()
+    assert first is not None
+    assert second is not None
+    outgrown, other = first.sampling_wire_ids
+    outcome = scheduler.apply(StepResult(first.step_id, [other], [8], outgrown=[(outgrown, FULL)]))
+    scheduler.check_integrity()
+    assert [sequence.request.key for sequence in outcome.outgrown] == [0]
+    assert not outcome.finished
+    outcome = scheduler.apply(StepResult(second.step_id, [other], [8], outgrown=[(outgrown, FULL)]))
+    assert not outcome.outgrown, "it has left already"
+    assert planned(scheduler) == [], "the other one goes on"
+    (own,) = scheduler.preparations.take_wanted()
+    assert (own.source, own.output_token_ids) == (A.source, array("I", [9]))
+    assert own != A
+    scheduler.prepared(own.key)
+    assert planned(scheduler) == [0]
+    # Later ones share what was prepared before; if it is interrupted, it needs its own again, with all its output.
+    submit(scheduler, 2, A)
+    assert planned(scheduler) == [2]
+    assert scheduler.reset() == []
+    assert planned(scheduler) == []
+    assert [one.output_token_ids for one in scheduler.preparations.take_wanted()] == [array("I", [9, 9, 9]), None]
+
+
+def test_a_sequence_fails_if_nothing_can_be_prepared_for_it_alone() -> None:
+    scheduler = core()
+    submit(scheduler, 0, A)
+    scheduler.preparations.take_wanted()
+    scheduler.prepared(b"a")
+    outgrow(scheduler)
+    assert planned(scheduler) == []
+    (own,) = scheduler.preparations.take_wanted()
+    (finished,) = scheduler.prepared(own.key, "it cannot be read")
+    assert finished.failure is not None
+    assert finished.failure.message == "it cannot be read"
+    scheduler.check_integrity()
+
+
+def test_a_sequence_fails_if_a_preparation_for_it_alone_has_not_helped() -> None:
+    scheduler = core()
+    submit(scheduler, 0, A)
+    scheduler.preparations.take_wanted()
+    scheduler.prepared(b"a")
+    for _ in range(2):
+        outcome = outgrow(scheduler)
+        assert not outcome.finished
+        assert planned(scheduler) == []
+        (own,) = scheduler.preparations.take_wanted()
+        scheduler.prepared(own.key)
+        assert planned(scheduler) == [0], "it gets a token each time"
+    outgrow(scheduler)
+    planned(scheduler)
+    scheduler.prepared(scheduler.preparations.take_wanted()[0].key)
+    (finished,) = outgrow(scheduler).finished
+    assert finished.failure == FULL
+    assert scheduler.sequences == []
+
+
+def test_what_needs_nothing_cannot_outgrow_it() -> None:
+    scheduler = core()
+    submit(scheduler, 0)
+    plan = scheduler.schedule()
+    assert plan is not None
+    with pytest.raises(ValueError, match="wants a preparation for a sequence that needs none"):
+        scheduler.apply(StepResult(plan.step_id, [], [], outgrown=[(plan.sampling_wire_ids[0], FULL)]))
+
+
+def test_a_worker_that_makes_two_kinds_of_preparations_may_have_died_of_either() -> None:
+    """It makes one at a time, but those that are shared go before."""
+    own = Preparation(b"a/0/1", A.source, array("I", [9]))
+    preparations = Preparations()
+    for one in (own, B, C):
+        preparations.request(one, lambda _: True)
+    assert preparations.being_made == []
+    preparations.take_wanted()
+    assert preparations.being_made == [B, own]
+    preparations.finish(own.key, is_ready=True)
+    assert preparations.being_made == [B]
+    preparations.use_up(own)
+    assert not preparations.is_ready(own)
 
 
 def test_what_is_pending_and_what_is_remembered_is_bounded() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # Seconds of waiting after which the command prints what it waits for.
 PATIENCE_S = 2.0
+# Seconds after which Ctrl-C has an effect at the latest.
+_ALARM_S = 0.2
 HELP = """\
 /system TEXT   set the system message; without TEXT, show it
 /reset         forget the conversation
@@ -71,16 +74,31 @@ def main(argv: Sequence[str]) -> int:
 
 def _first_model(client: OpenAI, url: str) -> str:
     """Returns the id of the server's first model. Raises openai.APIError, or StopIteration if there is no model."""
-    with _told(f"waiting for the server at {url} to list its models"):
+    with interruptible(), _told(f"waiting for the server at {url} to list its models"):
         return next(iter(client.models.list())).id
 
 
 def _answer(conversation: Conversation, text: str) -> Generator[str, None, None]:
     """Yields the pieces of `Conversation.answer`; prints a notice if the first piece takes long."""
-    with _told("waiting for the answer to begin") as has_come, closing(conversation.answer(text)) as pieces:
+    told = _told("waiting for the answer to begin")
+    with interruptible(), told as has_come, closing(conversation.answer(text)) as pieces:
         for piece in pieces:
             has_come()
             yield piece
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes sure that Ctrl-C ends a wait for the server. Python raises KeyboardInterrupt between two instructions. A
+    signal that comes after the last of them and before the system call has no effect until the call returns, which can
+    be never. So a timer interrupts the call again and again."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, _ALARM_S, _ALARM_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

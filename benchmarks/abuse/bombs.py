@@ -35,7 +35,16 @@ def grammar(structure: dict[str, Any]) -> Attack:
     return posting("/v1/chat/completions", messages=HELLO, max_tokens=5, structured_outputs=structure)
 
 
+def full_lexers(choices: int = 8, tokens: int = 1990) -> Attack:
+    """Texts of limited length, all of one schema: together they have more states than a lexer may."""
+    structure = {"json": {"type": "string", "minLength": 2 * tokens, "maxLength": 2 * tokens}}
+    return posting(
+        "/v1/chat/completions", messages=HELLO, n=choices, max_tokens=tokens, structured_outputs=structure, seed=1
+    )
+
+
 ROWS = (
+    Row("8 long texts of one schema", full_lexers, (200,), copies=(1,)),
     *(Row(f"template bomb: {name}", partial(template, text), (400,)) for name, text in TEMPLATES.items()),
     *(Row(f"grammar bomb: {name}", partial(grammar, value), (200, 400)) for name, value in GRAMMARS.items()),
 )

@@ -170,9 +170,10 @@ def test_a_worker_that_is_lost_again_and_again_changes_nothing(
     assert outcome_of(engine) == undisturbed
 
 
+@pytest.mark.parametrize("steps_per_loss", [1_000, 30])
 @pytest.mark.parametrize("run_ahead", [1, 3])
 def test_sequences_whose_lexers_are_full_go_on_with_their_own(
-    directory: Path, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch, run_ahead: int
+    directory: Path, undisturbed: Outcome, monkeypatch: pytest.MonkeyPatch, run_ahead: int, steps_per_loss: int
 ) -> None:
     monkeypatch.setattr(shared.grammar, "_limits", lambda: LLParserLimits(max_lexer_states=150, verbose_errors=False))
     monkeypatch.setattr(slot_constraints, "_LEAST_PROGRESS", 1)
@@ -180,8 +181,12 @@ def test_sequences_whose_lexers_are_full_go_on_with_their_own(
     engine = Engine(make(directory, few, max_num_batched_tokens=40, num_blocks=40), run_ahead)
     submit_all(engine)
     outgrown: Counter[int] = Counter()
+    num_losses = 0
     while engine.step():
         outgrown.update(key_of(sequence) for sequence in engine.core.sequences if sequence.has_outgrown)
+        if engine.core.counters.steps >= steps_per_loss * (num_losses + 1):
+            engine.lose_worker()
+            num_losses += 1
     assert len(outgrown) > 1
     assert outcome_of(engine) == undisturbed
 

@@ -135,7 +135,7 @@ def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int, late_after_s: floa
     if moves.copies:
         message.copy_sources, message.copy_destinations = _columns(moves.copies)
     for new in plan.new_sequences:
-        request = new.sequence.request
+        request, needs = new.sequence.request, new.sequence.needs
         message.new_sequences.add(
             wire_id=new.wire_id,
             slot=new.slot,
@@ -149,6 +149,7 @@ def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int, late_after_s: floa
             request_id=request.request_id,
             constraints=request.constraints,
             prompt_logprobs_from=new.prompt_logprobs_from,
+            own_grammar_key=needs.key if needs is not None and needs.is_single else b"",
             pooling=request.pooling,
             classification=request.classification,
         )

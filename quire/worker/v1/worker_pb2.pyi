@@ -548,6 +548,7 @@ class NewSequence(_message.Message):
     POOLING_FIELD_NUMBER: _builtins.int
     CLASSIFICATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    OWN_GRAMMAR_KEY_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """Id of the sequence between scheduler and worker; never reused in an epoch. Routers use another id."""
     slot: _builtins.int
@@ -570,6 +571,8 @@ class NewSequence(_message.Message):
     """
     request_id: _builtins.str
     """The request's id, for logs and traces. Empty: it has none."""
+    own_grammar_key: _builtins.bytes
+    """The key of the PrepareGrammar with which the grammar was compiled for this sequence alone. Empty: it shares the grammar."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How the sequence's tokens are sampled. Every field is set, except that logprobs and prompt_logprobs may be unset."""
@@ -608,10 +611,11 @@ class NewSequence(_message.Message):
         pooling: _pooling_pb2.PoolingParams | None = ...,
         classification: _pooling_pb2.ClassificationParams | None = ...,
         request_id: _builtins.str = ...,
+        own_grammar_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "classification", b"classification", "constraints", b"constraints", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "classification", b"classification", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "classification", b"classification", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "own_grammar_key", b"own_grammar_key", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prompt_logprobs_from: _TypeAlias = _typing.Literal["prompt_logprobs_from"]  # noqa: Y015
     _WhichOneofArgType__prompt_logprobs_from: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from"]  # noqa: Y015

@@ -213,8 +213,7 @@ class Admission(Generic[RequestT]):
     def _start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         num_on_device = num_computed(found) * self._config.block_size
         self._roster.start(sequence, found)
-        if sequence.has_outgrown:
-            assert sequence.needs is not None
+        if sequence.needs is not None and sequence.needs.is_single:
             self._preparations.use_up(sequence.needs)
         self._roster.waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)
         if sequence.num_cached_tokens is None:

@@ -62,7 +62,7 @@ def requeue_outgrown(result: StepResult, roster: Roster[RequestT], outcome: Step
             continue
         if sequence.needs is None:
             raise ValueError(f"the result of step {result.step_id} wants a preparation for a sequence that needs none")
-        if sequence.has_outgrown and not sequence.has_sampled:
+        if sequence.needs.is_single and not sequence.has_sampled:
             roster.remove(sequence)
             outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
             continue

@@ -19,6 +19,11 @@ class Preparation:
     # The output of the only sequence that the preparation is for; None: sequences share it.
     output_token_ids: array[int] | None = field(default=None, compare=False)
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the preparation is for one sequence alone."""
+        return self.output_token_ids is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Generate:

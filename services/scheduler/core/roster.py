@@ -115,7 +115,9 @@ class Roster(Generic[RequestT]):
         delay = 0 if request.was_accepted else None
         turn = self.turns.join(request.flow, num_tokens, delay=drained.turn.step if drained is not None else delay)
         sequence = Sequence(request, next(_arrivals) if drained is None else drained.arrival, turn)
-        sequence.has_started |= drained is not None and drained.has_started
+        if drained is not None:
+            sequence.has_started |= drained.has_started
+            sequence.has_outgrown = drained.has_outgrown
         if sequence.has_started:
             sequence.turn = Turn(0, turn.is_first)
         if drained is not None:
@@ -191,8 +193,6 @@ class Roster(Generic[RequestT]):
         dropped, because it loses its wire id.
         """
         self._leave(sequence)
-        if sequence.has_outgrown:
-            sequence.outgrow()  # again, because its output has become longer
         sequence.status = Status.WAITING
         sequence.turn = Turn(min(sequence.turn.step, self.turns.num_steps), sequence.turn.is_first)
         self._wait(sequence)
@@ -259,6 +259,7 @@ class Roster(Generic[RequestT]):
 
     def _wait(self, sequence: Sequence[RequestT]) -> None:
         self._num_waiting_tokens += sequence.num_outstanding_tokens
+        sequence.choose_needs()
         self._put(sequence)
 
     def _put(self, sequence: Sequence[RequestT]) -> None:

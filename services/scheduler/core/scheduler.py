@@ -296,13 +296,13 @@ class Scheduler(Generic[RequestT]):
         fail_sequences(result, roster, self.memory, outcome)
         publish_blocks(plan.moves, roster, self.memory)
         take_prompt_logprobs(result, roster, outcome)
+        requeue_outgrown(result, roster, outcome)
         append_tokens(result, roster, outcome)
         self.counters.generation_tokens += len(outcome.tokens)
         if self.config.fair_queueing:
             for sequence, *_ in outcome.tokens:
                 roster.waiting.serve(sequence, 1)
         take_vectors(result, roster, outcome)
-        requeue_outgrown(result, roster, outcome)
         return outcome
 
     def reset(self, *, is_exit: bool = False) -> list[FinishedSequence[RequestT]]:

@@ -15,6 +15,9 @@ from services.scheduler.core.turns import FIRST_TURN, Turn
 SUSPECT = 2
 EXIT_ALONE = 3
 
+# A sequence that starts with more tokens of output needs a preparation for itself alone.
+_LONG_OUTPUT = 1024
+
 # (priority, the turn's step, arrival)
 StartRank = tuple[int, int, int]
 
@@ -119,7 +122,7 @@ class Sequence(Generic[RequestT]):
         # While the sequence is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
-        # What the worker must prepare before the sequence can start.
+        # What the worker must prepare before the sequence can start: what others need, too, or something for it alone.
         self.needs = request.needs
         # What the sequence waits for while it is set aside: a prefix that another sequence computes, or a preparation
         # that the worker makes.
@@ -133,11 +136,12 @@ class Sequence(Generic[RequestT]):
         self._suspicion = 0
         self._num_tokens_to_clear = 0
 
-    def outgrow(self) -> None:
-        """Makes the sequence need a preparation for itself alone, for its output so far."""
+    def choose_needs(self) -> None:
+        """Chooses what the worker must prepare before the sequence can start with its output so far. A long output
+        would take long to read when the sequence starts, and use up what others share."""
         shared = self.request.needs
-        assert shared is not None
-        self.has_outgrown = True
+        if shared is None or not (self.has_outgrown or self.num_output_tokens > _LONG_OUTPUT):
+            return
         output = self.token_ids[self.num_prompt_tokens :]
         self.needs = Preparation(b"%b/%d/%d" % (shared.key, self.arrival, len(output)), shared.source, output)
 

@@ -37,6 +37,8 @@ class NewSequence(ABC):
     block_ids: U32
     traceparent: str = field(default="", kw_only=True)
     request_id: str = field(default="", kw_only=True)  # for logs and traces
+    # Key of the grammar that was compiled for this sequence alone; empty: there is none.
+    own_grammar_key: bytes = field(default=b"", kw_only=True)
     embeddings: GivenEmbeddings | None = field(default=None, kw_only=True)  # not on the wire yet
 
     @abstractmethod

@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 # Maximum number of cached grammars, including those that failed to compile. The source of a grammar has at most 64 KiB;
 # a compiled grammar takes on the order of a megabyte.
 MAX_GRAMMARS = 512
-# Maximum number of compilations for single sequences that wait for their sequence to start.
-_MAX_OWN = 256
+# Maximum number of compilations for single sequences that wait for their sequence to start, or whose sequence has ended
+# before. A scheduler asks for 8 at a time, and remembers 64. Each takes 2 to 7 MB.
+_MAX_OWN = 96
 # A matcher reads so many tokens of an output at a time, with the interpreter's lock held: 3 to 30 µs each. After them,
 # it computes a mask, without the lock. Without masks in between, the lexer's fuel ends after some thousand tokens.
 _TOKENS_AT_A_TIME = 32
@@ -49,8 +50,8 @@ class Grammars:
         self._thread = GrammarThread()
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
-        # Compilations for single sequences, by the grammar and the output that they have read.
-        self._own: OrderedDict[tuple[str, bytes], Future[LLMatcher]] = OrderedDict()
+        # Compilations for single sequences, by the scheduler's key.
+        self._own: OrderedDict[bytes, Future[LLMatcher]] = OrderedDict()
         # Grammars that the thread compiles again, or soon will.
         self._being_renewed: set[str] = set()
 
@@ -68,61 +69,64 @@ class Grammars:
                 self._compiled.move_to_end(grammar)
             return future
 
-    def matcher(self, grammar: str) -> LLMatcher:
-        """Returns a new matcher for one sequence. Waits if the grammar is still being compiled. Raises GrammarError."""
-        return self.prepare(grammar).result().deep_copy()
-
-    def prepare_own(self, grammar: str, output: U32) -> Future[LLMatcher]:
-        """Starts to compile a grammar for a sequence with this output. Compilations that are shared go before. If the
-        grammar cannot be compiled, or its lexer cannot read the output, the future fails with GrammarError."""
+    def prepare_own(self, key: bytes, grammar: str, output: U32) -> Future[LLMatcher]:
+        """Starts to compile a grammar for one sequence, and to read its output. Compilations that are shared go before.
+        If the grammar cannot be compiled, or its lexer cannot read the output, the future fails with GrammarError."""
         with self._lock:
-            future = self._own[grammar, output.tobytes()] = self._thread.run_later(lambda: self._read(grammar, output))
+            future = self._own[key] = self._thread.run_later(lambda: self._read(key, grammar, output))
             while len(self._own) > _MAX_OWN:
                 self._own.popitem(last=False)
             return future
 
-    def has_own(self, grammar: str, output: U32) -> bool:
+    def own(self, key: bytes) -> Future[LLMatcher] | None:
+        """Returns the future of `prepare_own`; None if it has failed, or was forgotten."""
         with self._lock:
-            return (grammar, output.tobytes()) in self._own
+            return self._own.get(key)
 
-    def take_own(self, grammar: str, output: U32) -> LLMatcher | None:
-        """Returns the matcher of a grammar that was compiled for a sequence with this output; None if none was."""
+    def take_own(self, key: bytes) -> LLMatcher | None:
+        """Returns the matcher of `prepare_own`, for the sequence that will advance it; None if there is none."""
         with self._lock:
-            future = self._own.pop((grammar, output.tobytes()), None)
+            future = self._own.pop(key, None)
         return future.result() if future is not None and future.done() and future.exception() is None else None
 
     def forget_own(self) -> None:
         """Forgets the compilations for single sequences, whose scheduler is gone."""
         with self._lock:
-            self._own.clear()
+            own, self._own = self._own, OrderedDict()
+        self._thread.run_later(own.clear)  # freeing one takes about a millisecond
 
-    def renew(self, grammar: str) -> None:
-        """Compiles a grammar again after one of its matchers has failed, and then replaces it in the cache. Does not
-        wait for this."""
+    def renew(self, grammar: str, failed: Future[LLMatcher]) -> None:
+        """Compiles a grammar again after a copy of `failed`, the matcher of `prepare`, has failed; then replaces it in
+        the cache. Does not wait for this."""
         with self._lock:
-            cached = self._compiled.get(grammar)
-            was_compiled = cached is not None and cached.done() and cached.exception() is None
-            if was_compiled and grammar not in self._being_renewed:
+            if self._compiled.get(grammar) is failed and grammar not in self._being_renewed:
                 self._being_renewed.add(grammar)
-                self._thread.run(lambda: self._compile(grammar)).add_done_callback(
-                    lambda renewed: self._replace(grammar, renewed)
-                )
+                self._thread.run(lambda: self._renew(grammar))
 
-    def _replace(self, grammar: str, renewed: Future[LLMatcher]) -> None:
-        with self._lock:
-            self._being_renewed.remove(grammar)
-            if renewed.exception() is not None:
-                logger.error("a grammar that was compiled before cannot be compiled again: %s", renewed.exception())
-            elif grammar in self._compiled:
-                self._compiled[grammar] = renewed
+    def _renew(self, grammar: str) -> None:
+        renewed: Future[LLMatcher] = Future()
+        try:
+            renewed.set_result(self._compile(grammar))
+        except GrammarError as error:
+            logger.error("a grammar that was compiled before cannot be compiled again: %s", error)
+        finally:
+            with self._lock:
+                self._being_renewed.remove(grammar)
+                if renewed.done() and grammar in self._compiled:
+                    self._compiled[grammar] = renewed
 
-    def _read(self, grammar: str, output: U32) -> LLMatcher:
-        matcher = self._compile(grammar)
-        mask = np.zeros(-(-self._vocab_size // 32), np.uint32)
-        for start in range(0, len(output), _TOKENS_AT_A_TIME):
-            matcher.consume_tokens(output[start : start + _TOKENS_AT_A_TIME].tolist())
-            matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-            check_matcher(matcher)
+    def _read(self, key: bytes, grammar: str, output: U32) -> LLMatcher:
+        try:
+            matcher = self._compile(grammar)
+            mask = np.zeros(-(-self._vocab_size // 32), np.uint32)
+            for start in range(0, len(output), _TOKENS_AT_A_TIME):
+                matcher.consume_tokens(output[start : start + _TOKENS_AT_A_TIME].tolist())
+                matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+                check_matcher(matcher)
+        except BaseException:
+            with self._lock:
+                self._own.pop(key, None)
+            raise
         return matcher
 
     def _compile(self, grammar: str) -> LLMatcher:

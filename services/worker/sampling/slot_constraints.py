@@ -7,6 +7,7 @@ sequence rebuilds its state from its tokens, so preemption and failover need no 
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,10 @@ class _Sequence:
     constraints: TokenConstraints
     output: list[int]
     matcher: LLMatcher | None
-    # Length of the output when the sequence started, if the matcher's lexer is not shared. None: it is shared.
-    own_since: int | None
+    # The compilation that other sequences share. None: there is no grammar, or the sequence has one for itself.
+    shared: Future[LLMatcher] | None
+    # Length of the output when the sequence started.
+    num_tokens_at_start: int
     thinking: ThinkingBudget | None
     # [num_words], mask of the tokens that allowed_token_ids and bad words of a single token permit at every position.
     # None: all tokens.
@@ -62,7 +65,7 @@ class _Sequence:
     def may_have_own_grammar(self) -> bool:
         """Whether the sequence could go on with a new lexer of its own, after the matcher has failed."""
         num_tokens = len(self.output)
-        if self.own_since is not None and num_tokens - self.own_since < _LEAST_PROGRESS:
+        if self.shared is None and num_tokens - self.num_tokens_at_start < _LEAST_PROGRESS:
             return False
         return num_tokens <= _MAX_OUTPUT_TO_READ
 
@@ -97,16 +100,15 @@ class SlotConstraints:
         if problem is not None:
             return problem
         output = sequence.output_token_ids.tolist()
-        matcher, own_since = None, None
+        matcher, shared = None, None
         if constraints.grammar:
             if self._grammars is None:
                 return NO_GRAMMARS
-            matcher = self._grammars.take_own(constraints.grammar, sequence.output_token_ids)
-            if matcher is not None:
-                own_since = len(output)
-            else:
+            matcher = self._grammars.take_own(sequence.own_grammar_key) if sequence.own_grammar_key else None
+            if matcher is None:
+                shared = self._grammars.prepare(constraints.grammar)
                 try:
-                    matcher = self._grammars.matcher(constraints.grammar)
+                    matcher = shared.result().deep_copy()
                 except GrammarError as error:
                     return _failed(error)
                 matcher.consume_tokens(output)  # if this fails, so will the first mask
@@ -120,7 +122,7 @@ class SlotConstraints:
                 runs.setdefault(word[-1], []).append(word[:-1])
         always = self._always(constraints)
         self._slots[sequence.slot] = _Sequence(
-            sequence.wire_id, constraints, output, matcher, own_since, thinking, always, runs
+            sequence.wire_id, constraints, output, matcher, shared, len(output), thinking, always, runs
         )
         self.watched[sequence.slot] = True
         self._always_masked[sequence.slot] = not constraints.limits_thinking_alone
@@ -203,8 +205,8 @@ class SlotConstraints:
             except GrammarError as error:
                 bits.fill(0)
                 assert self._grammars is not None
-                if sequence.own_since is None:
-                    self._grammars.renew(constraints.grammar)
+                if sequence.shared is not None:
+                    self._grammars.renew(constraints.grammar, sequence.shared)
                 return SequenceError(
                     sequence.wire_id,
                     _failed(error),

@@ -90,6 +90,7 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
         choice_index=message.choice_index,
         constraints=_constraints(message.constraints) if message.HasField("constraints") else None,
         prompt_logprobs_from=message.prompt_logprobs_from if message.HasField("prompt_logprobs_from") else None,
+        own_grammar_key=message.own_grammar_key,
         traceparent=message.traceparent,
         request_id=message.request_id,
     )

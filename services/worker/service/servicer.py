@@ -282,18 +282,19 @@ class _Epoch:
             self._put(worker_pb2.GrammarPrepared(key=request.key, error=error))
 
         if is_own:
-            prepared = self._grammars.prepare_own(request.grammar, u32(request.output_token_ids))
+            prepared = self._grammars.prepare_own(request.key, request.grammar, u32(request.output_token_ids))
         else:
             prepared = self._grammars.prepare(request.grammar)
         prepared.add_done_callback(answer)
 
     async def _compile_missing(self, plan: StepPlan) -> None:
         """Waits until all grammars of the plan are compiled. Starts to compile those that were never prepared, or were
-        evicted from the cache since. If the step thread waited for grammars instead, all sequences would wait. If a
+        forgotten since. If the step thread waited for grammars instead, all sequences would wait. If a
         grammar cannot be compiled, its sequence fails when the sequence is admitted."""
         for sequence in plan.new_sequences:
-            if sequence.grammar and not self._grammars.has_own(sequence.grammar, sequence.output_token_ids):
-                future = self._grammars.prepare(sequence.grammar)
+            if sequence.grammar:
+                own = self._grammars.own(sequence.own_grammar_key)
+                future = self._grammars.prepare(sequence.grammar) if own is None else own
                 if not future.done():
                     await asyncio.wait((asyncio.wrap_future(future),))
 

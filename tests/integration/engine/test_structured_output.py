@@ -137,7 +137,8 @@ class Engine:
             assert isinstance(self.runner._generation, DecoderGeneration)
             grammars = self.runner._generation._grammars
             assert grammars is not None
-            problem = grammars.prepare_own(preparation.source, np.array(output, np.uint32)).exception(HANG_S)
+            ids = np.array(output, np.uint32)
+            problem = grammars.prepare_own(preparation.key, preparation.source, ids).exception(HANG_S)
         for end in self.core.prepared(preparation.key, "" if problem is None else str(problem)):
             assert isinstance(end.sequence.request.key, int)
             assert end.failure is not None

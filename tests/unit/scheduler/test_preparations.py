@@ -9,7 +9,7 @@ import pytest
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.outcome import StepOutcome
 from services.scheduler.core.plan import StepResult
-from services.scheduler.core.preparations import MAX_PENDING, MAX_READY, Preparations
+from services.scheduler.core.preparations import MAX_PENDING, MAX_PENDING_SINGLE, MAX_READY, Preparations
 from services.scheduler.core.request import Generate, Preparation, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SUSPECT, ErrorKind, Failure
@@ -245,6 +245,12 @@ def test_a_sequence_that_outgrows_what_others_share_goes_on_with_its_own() -> No
     assert scheduler.reset() == []
     assert planned(scheduler) == []
     assert [one.output_token_ids for one in scheduler.preparations.take_wanted()] == [array("I", [9, 9, 9]), None]
+    # The same goes for another group that it moves to.
+    group = core()
+    for sequence in scheduler.drain():
+        group.adopt(sequence)
+    assert planned(group) == []
+    assert [one.output_token_ids for one in group.preparations.take_wanted()] == [array("I", [9, 9, 9]), None]
 
 
 def test_a_sequence_fails_if_nothing_can_be_prepared_for_it_alone() -> None:
@@ -303,6 +309,32 @@ def test_a_worker_that_makes_two_kinds_of_preparations_may_have_died_of_either()
     assert preparations.being_made == [B]
     preparations.use_up(own)
     assert not preparations.is_ready(own)
+
+
+def test_a_long_output_is_not_read_into_what_others_share() -> None:
+    scheduler = Scheduler[SequenceRequest](
+        CoreConfig(num_blocks=1024, block_size=4, max_num_seqs=8, max_num_batched_tokens=4096, max_model_len=4096)
+    )
+    for key, length in enumerate((1024, 1025)):
+        output = array("I", [9] * length)
+        scheduler.submit(SequenceRequest(key, array("I", [1]), Generate(2000), output, needs=A))
+    wanted = scheduler.preparations.take_wanted()
+    assert [one.output_token_ids for one in wanted] == [None, array("I", [9] * 1025)]
+    assert wanted[0] == A
+
+
+def test_single_preparations_do_not_keep_shared_ones_waiting() -> None:
+    preparations = Preparations()
+    single = [Preparation(b"a/%d/1" % index, A.source, array("I", [9])) for index in range(MAX_PENDING_SINGLE + 2)]
+    for one in (*single, B):
+        preparations.request(one, lambda _: True)
+    assert preparations.take_wanted() == [*single[:-2], B]
+    preparations.finish(B.key, is_ready=True)
+    preparations.fill_places(lambda _: True)
+    assert preparations.take_wanted() == []
+    preparations.finish(single[0].key, is_ready=True)
+    preparations.fill_places(lambda _: True)
+    assert preparations.take_wanted() == [single[-2]]
 
 
 def test_what_is_pending_and_what_is_remembered_is_bounded() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
 import shared.grammar
 from services.router.grammar.structure import Structure, StructureKind
 from services.worker.plan import GeneratingSequence, SamplingParams, TokenConstraints
 from services.worker.sampling import grammars
+from services.worker.sampling.grammar_thread import GrammarThread
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.slot_constraints import SlotConstraints
 from tests.fakes.waiting import HANG_S, wait_until
@@ -37,12 +42,17 @@ class Worker:
         self.written: list[list[int]] = [[] for _ in range(num_slots)]
         self.num_own = [0] * num_slots
 
-    def admit(self, slot: int, output: list[int]) -> str | None:
+    def admit(self, slot: int, output: list[int], own_grammar_key: bytes = b"") -> str | None:
         prompt, first = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
         tokens = np.concatenate([prompt, np.array(output, np.uint32)])
         constraints = TokenConstraints(grammar=self.grammar)
-        sequence = GeneratingSequence(1, slot, tokens, 1, 0, first, SamplingParams(), 0, constraints=constraints)
+        sequence = GeneratingSequence(
+            1, slot, tokens, 1, 0, first, SamplingParams(), 0, constraints=constraints, own_grammar_key=own_grammar_key
+        )
         return self.slots.admit(sequence)
+
+    def prepare(self, key: bytes, output: list[int]) -> Future[LLMatcher]:
+        return self.grammars.prepare_own(key, self.grammar, np.array(output, np.uint32))
 
     def write(self, *texts: str, has_own: bool = True) -> str:
         """Generates a text in each slot, all at once. Returns why one of them fails; empty if none does. `has_own`:
@@ -61,10 +71,10 @@ class Worker:
                 if failure is not None and not (failure.needs_own_grammar and has_own):
                     return failure.message
                 if failure is not None:
-                    output = np.array(self.written[slot], np.uint32)
-                    if problem := self.grammars.prepare_own(self.grammar, output).exception(HANG_S):
+                    if problem := self.prepare(b"%d" % slot, self.written[slot]).exception(HANG_S):
                         return str(problem)
-                    assert self.admit(slot, self.written[slot]) is None
+                    assert self.admit(slot, self.written[slot], b"%d" % slot) is None
+                    assert self.grammars.own(b"%d" % slot) is None, "the sequence has not taken it"
                     self.num_own[slot] += 1
                     continue
                 token_id = to_write[slot][len(self.written[slot])]
@@ -120,22 +130,21 @@ def test_a_pattern_that_takes_too_long_to_match_fails_alone() -> None:
 def test_compilations_for_single_outputs_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker({"type": "string"})
     monkeypatch.setattr(grammars, "_MAX_OWN", 2)
-    outputs = [np.array(worker.tokenizer.encode('"' + word).ids, np.uint32) for word in ("a", "b", "c")]
-    for output in outputs:
-        worker.grammars.prepare_own(worker.grammar, output).result(HANG_S)
-    assert [worker.grammars.has_own(worker.grammar, output) for output in outputs] == [False, True, True]
-    assert worker.grammars.take_own(worker.grammar, outputs[1]) is not None
-    assert worker.grammars.take_own(worker.grammar, outputs[1]) is None, "its sequence advances it"
+    output = worker.tokenizer.encode('"a').ids
+    for key in (b"a", b"b", b"c"):
+        worker.prepare(key, output).result(HANG_S)
+    assert [worker.grammars.own(key) is not None for key in (b"a", b"b", b"c")] == [False, True, True]
+    assert worker.grammars.take_own(b"b") is not None
+    assert worker.grammars.take_own(b"b") is None, "its sequence advances it"
     worker.grammars.forget_own()
-    assert not worker.grammars.has_own(worker.grammar, outputs[2])
+    assert worker.grammars.own(b"c") is None
 
 
 def test_an_output_that_its_grammar_refuses_is_said_at_once() -> None:
     worker = Worker({"type": "integer"})
-    output = np.array(worker.tokenizer.encode('"no number"').ids, np.uint32)
-    prepared = worker.grammars.prepare_own(worker.grammar, output)
+    prepared = worker.prepare(b"a", worker.tokenizer.encode('"no number"').ids)
     assert isinstance(prepared.exception(HANG_S), shared.grammar.GrammarError)
-    assert worker.grammars.take_own(worker.grammar, output) is None
+    assert worker.grammars.own(b"a") is None
 
 
 def test_a_grammar_that_cannot_be_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +157,43 @@ def test_a_grammar_that_cannot_be_compiled_is_not_compiled_again(monkeypatch: py
     monkeypatch.setattr(grammars, "compile_grammar", compile_grammar)
     usable, worker.grammar = worker.grammar, "no grammar"
     assert "failed" in worker.write("x")
-    worker.grammars.renew("never seen")
+    for one in (worker.grammar, "never seen"):
+        worker.grammars.renew(one, Future())
     worker.grammar = usable
     assert worker.write('"x"') == ""  # the compiling thread has done all that came before
     assert compiled == ["no grammar", usable]
+
+
+def test_a_renewal_that_ends_at_once_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the other thread had done all of it before the caller goes on."""
+    worker = Worker({"type": "string"})
+    compiled = worker.grammars.prepare(worker.grammar)
+    compiled.result(HANG_S)
+    run = worker.grammars._thread.run
+
+    def run_all(job: Any) -> Any:
+        future = run(job)
+        with contextlib.suppress(TimeoutError):
+            future.result(0.5)  # the job may need a lock that the caller holds
+        return future
+
+    monkeypatch.setattr(worker.grammars._thread, "run", run_all)
+    renewing = threading.Thread(target=worker.grammars.renew, args=(worker.grammar, compiled), daemon=True)
+    renewing.start()
+    renewing.join(HANG_S)
+    assert not renewing.is_alive()
+    wait_until(lambda: worker.grammars.prepare(worker.grammar) is not compiled)
+    renewed = worker.grammars.prepare(worker.grammar)
+    worker.grammars.renew(worker.grammar, compiled)
+    assert worker.grammars.prepare(worker.grammar) is renewed, "it has been renewed since"
+
+
+def test_later_jobs_wait_but_not_for_ever() -> None:
+    thread, begins, done = GrammarThread(), threading.Event(), []
+    thread.run(begins.wait)
+    jobs = [thread.run_later(lambda: done.append("later"))]
+    jobs += [thread.run(lambda number=number: done.append(number)) for number in range(5)]  # type: ignore[misc]
+    begins.set()
+    for job in jobs:
+        job.result(HANG_S)
+    assert done == [0, 1, "later", 2, 3, 4]

@@ -207,6 +207,64 @@ class ObjectSchema:
         return cls.of({"$ref": schema["$ref"]}, Definitions(schema["$defs"]))
 
 
+# Schema of an object with any members.
+ANY_OBJECT = ObjectSchema({}, frozenset(), True, Definitions({}))
+
+
+def json_words(schema: Any, definitions: Definitions) -> list[str]:
+    """Returns those of JSON's words null, true and false that surely match a schema. Raises TooComplicatedError."""
+    try:
+        found = flat(schema, definitions)
+        alternatives = found.pop("anyOf", None)
+        if alternatives is None:
+            return _words(found)
+        if found:
+            return []
+        words = [word for one in alternatives for word in _words_of(one, definitions)]
+    except TooComplicatedError:
+        raise
+    except GrammarError:
+        return []
+    return list(dict.fromkeys(words))
+
+
+def choices_of(schema: Any, definitions: Definitions) -> list[Any] | None:
+    """Returns the values that match a schema, if `enum` or `const` lists them; None otherwise. Raises NoValueError."""
+    try:
+        found = flat(schema, definitions)
+        types = types_of({"type": found.pop("type", ALL_TYPES)})
+    except (NoValueError, TooComplicatedError):
+        raise
+    except GrammarError:
+        return None
+    if found.keys() not in ({"enum"}, {"const"}):
+        return None
+    values = found.get("enum", [found.get("const")])
+    allowed = [value for value in values if is_of(value, types)]
+    if not allowed:
+        raise NoValueError
+    return allowed
+
+
+def _words_of(schema: Any, definitions: Definitions) -> list[str]:
+    try:
+        return _words(flat(schema, definitions))
+    except TooComplicatedError:
+        raise
+    except GrammarError:
+        return []
+
+
+def _words(found: dict[str, Any]) -> list[str]:
+    """As json_words, for a flat schema. Raises GrammarError."""
+    values = found.pop("enum", None)
+    if "const" in found:
+        values = [found.pop("const")] if values is None else []
+    types = types_of(found)
+    possible: Iterable[Any] = (None, True, False) if values is None else values
+    return [json.dumps(value) for value in possible if isinstance(value, bool | None) and is_of(value, types)]
+
+
 def text_regex(schema: Mapping[str, Any]) -> str:
     """Returns a regular expression for the strings that keywords of `string` allow. Raises UnsupportedKeywordError."""
     kept = dict(schema)

@@ -15,15 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.router.chat.answer_grammar import CallRules, Tags, schema_grammar
-from services.router.chat.parsers import CallsGrammar, Marked, Objects, Schemas, ToolForm, WantedCalls
+from services.router.chat.parsers import CallsGrammar, Listed, Marked, Objects, Schemas, ToolForm, WantedCalls
 from services.router.chat.tools import Tool
 from services.router.grammar import literal_regex, quoted
 
 # Placeholders for a call's name and arguments in the text that `form.write` returns.
 _NAME, _ARGUMENTS = "\x00", "\x01"
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-# Regular expression for a text that begins like JSON.
-_JSON = r"\s*[\[{](?s:.*)"
 # White space around calls. It is bounded, because a model that writes endless spaces never ends its answer.
 _SPACE_RULE = r"space: /\s{0,16}/" + "\n"
 
@@ -32,7 +30,7 @@ def own_grammar(form: ToolForm, schemas: Schemas) -> str | None:
     """Returns the grammar of calls that match the schemas, if the arguments in this form are not JSON: such a grammar
     must be checked like a structure. Returns None otherwise, because checks of the schemas are enough. Blocks for up
     to 15 ms if the schemas are large. Raises GrammarError."""
-    if not isinstance(form.shape, Marked) or form.shape.own is None:
+    if form.shape is None or form.shape.own is None:
         return None
     calls = form.shape.own.grammar(WantedCalls((), schemas, several=True, expression=quoted))
     rules = f"start: {calls.expression}\n{calls.rules}{_SPACE_RULE}"
@@ -42,7 +40,7 @@ def own_grammar(form: ToolForm, schemas: Schemas) -> str | None:
 def calls_grammar(
     tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: bool, schemas: Schemas | None = None
 ) -> CallRules:
-    """Returns the rules for calls of `tools`. `form.shape` must not be None."""
+    """Returns the rules for calls of `tools`. `form.shape.fits_structures` must hold."""
     functions = CallAlternatives.of(tools, schemas or {})
     if isinstance(form.shape, Objects):
         calls = _objects(form.shape, functions, several)
@@ -68,10 +66,14 @@ def talk_grammar(
     because a lexer takes the longest match: it would take the reasoning, and what follows it, for text."""
     functions = CallAlternatives.of(tools, schemas)
     reasoning = [rf"\s*{literal_regex(begin)}(?s:.*)" for begin in begins]
-    if isinstance(form.shape, Objects):
-        calls = _objects(form.shape, functions, several)
-        # For the same reason, text cannot begin like JSON.
-        rules = f"calls: TEXT | space {calls.expression} space\n{_text(_JSON, *reasoning)}{_SPACE_RULE}"
+    if isinstance(form.shape, Objects | Listed):
+        calls = _leading(form.shape, functions, tags, several)
+        # For the same reason, text cannot begin like the calls.
+        opening = rf"\s*[{re.escape(form.shape.opening)}](?s:.*)"
+        rules = (
+            f"calls: TEXT | space {calls.expression} space\n"
+            f"{_text(opening, *reasoning)}{_SPACE_RULE}{functions.name_rule}"
+        )
     else:
         assert isinstance(form.shape, Marked)
         marker = form.shape.marker
@@ -162,6 +164,12 @@ def _common_parts(one: str, other: str, tags: Sequence[str]) -> str:
     by_tag = "|".join(map(re.escape, tags)) or "(?!)"
     pairs = zip(re.split(f"({by_tag})", one), re.split(f"({by_tag})", other), strict=False)
     return "".join(part for part, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _leading(shape: Objects | Listed, functions: CallAlternatives, tags: Tags, several: bool) -> CallsGrammar:
+    if isinstance(shape, Objects):
+        return _objects(shape, functions, several)
+    return shape.own.grammar(WantedCalls(functions.names, functions.strict, several, tags.expression))
 
 
 def _objects(shape: Objects, functions: CallAlternatives, several: bool) -> CallsGrammar:

@@ -40,7 +40,7 @@ class TaggedMessages:
 
     @property
     def calls_fit_structures(self) -> bool:
-        return self.tools is None or self.tools.shape is not None
+        return self.tools is None or (self.tools.shape is not None and self.tools.shape.fits_structures)
 
     @property
     def calls_follow_schemas(self) -> bool:

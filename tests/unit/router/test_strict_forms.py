@@ -12,14 +12,16 @@ import pytest
 from services.router.chat.argument_schema import ANY_TEXT, Definitions, TextValue
 from services.router.chat.forms import TOOL_FORMS
 from services.router.chat.parsers.alternatives import text_or_calls
-from services.router.chat.parsers.form import Marked
 from services.router.chat.tools import Tool
 from services.router.errors import ApiError
 from tests.unit.router.test_strict_tools import Case, request_of, schemas_of, written
 from tests.unit.router.texts import calls_of, play, tagged
 
-FORMS = [name for name, form in TOOL_FORMS.items() if isinstance(form.shape, Marked) and form.shape.own is not None]
+FORMS = [name for name, form in TOOL_FORMS.items() if form.shape is not None and form.shape.own is not None]
 FUNCTION_TAGS = ("qwen3_coder", "seed_oss")
+PYTHON = ("pythonic", "llama4_pythonic")
+# llguidance makes the grammars of most arguments.
+JSON = (*FUNCTION_TAGS, *PYTHON)
 STRING = {"type": "string"}
 POINT = {
     "type": "object",
@@ -111,12 +113,15 @@ async def test_no_value_escapes_its_schema(form: str) -> None:
     tokens = TOOL_FORMS[form].tokens
     pieces = ["\n", " ", "null", "1", '"', "{", "}", ",", "a", ":", "</parameter>", "<parameter=note>", "</function>"]
     pieces += [*tokens, "<function=get>", "call:get", written(form, ("get", {"days": 0}))]
+    pieces += ["'", "=", "(", ")", "[", "]", ", ", "\\", "None", "True", 'note="123456"', "days=0", "get("]
     num_accepted = 0
     for _ in range(2000):
         text = written(form, *(("get", chance.choice(GOOD)) for _ in range(chance.randint(1, 2))))
         for _ in range(chance.randint(1, 2)):
             start = chance.randrange(len(text) + 1)
             text = text[:start] + chance.choice(pieces) + text[start + chance.choice((0, 0, 1, 3)) :]
+        if form in PYTHON and chance.random() < 0.5:
+            text = text.replace('"', "'")
         if case.accepts(text):
             num_accepted += 1
             for call in case.read(text).tool_calls:
@@ -209,7 +214,12 @@ async def test_an_optional_argument_matches_or_is_left_out(
 @pytest.mark.parametrize("name", ["a b", "e\u0301", "हिंदी", "a\x7f", 'a"\\'])
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_named_argument_is_not_taken_for_another(form: str, name: str) -> None:
-    case = await case_of(form, tool({"properties": {name: {"type": "integer"}}, "additionalProperties": STRING}))
+    one = tool({"properties": {name: {"type": "integer"}}, "additionalProperties": STRING})
+    if form in PYTHON:
+        with pytest.raises(ApiError, match="cannot write the argument"):
+            await case_of(form, one)
+        return
+    case = await case_of(form, one)
     text = written(form, ("get", {name: 1, "b": "x"}))
     assert case.accepts(text)
     assert calls_of(case.read(text)) == [("get", {name: 1, "b": "x"})]
@@ -256,7 +266,7 @@ async def test_definitions_may_be_used_often_deeply_and_in_circles(form: str) ->
         assert case.accepts(text)
         assert calls_of(case.read(text)) == [("get", {"a": {"a": {"a": {}}}})]
     deep = nested(200, a={"$ref": "#/$defs/NEXT"})
-    if form in FUNCTION_TAGS:  # llguidance makes the grammar
+    if form in JSON:
         assert await case_of(form, deep)
     else:
         with pytest.raises(ApiError, match="nested too deeply"):
@@ -318,7 +328,7 @@ async def test_copies_of_definitions_are_counted(form: str) -> None:
     large = {"type": "object", "properties": {f"field_{n}": {"type": "integer"} for n in range(300)}}
     properties = {f"a{n}": {"type": "array", "items": {"$ref": "#/$defs/large"}, "maxItems": n + 1} for n in range(100)}
     tools = (tool({"properties": properties, "$defs": {"large": large}}),)
-    if form in FUNCTION_TAGS:
+    if form in JSON:
         with pytest.raises(ApiError, match="more than 65536 bytes"):
             await schemas_of(request_of(*tools), TOOL_FORMS[form])
     else:
@@ -359,3 +369,33 @@ def test_strings_are_bare_text_if_a_regular_expression_describes_them(schema: An
     )
     text = TextValue.of(schema, definitions, "</parameter>")
     assert (None if text is None else text.regex) == regex
+
+
+@pytest.mark.parametrize("form", PYTHON)
+async def test_an_argument_in_python_is_json_or_a_plain_literal(form: str) -> None:
+    case = await case_of(form, tool(PARAMETERS), Tool("other"))
+    given = {"code": "ab/1", "note": None, "days": 3, "exact": True}
+    for text in (
+        "[get(code='ab/1', note=None, days=3, exact=True)]",
+        '[get(code="ab/1",note=null,days=3,exact=true)]\n',
+    ):
+        assert case.accepts(text), text
+        assert calls_of(case.read(text)) == [("get", given)]
+    assert case.accepts("[other(x='it', y=False)]")
+    assert calls_of(case.read("[other(x='it\"', y=False)]")) == [("other", {"x": 'it"', "y": False})]
+    for refused in (
+        "[get(code='abc/1', days=3)]",
+        "[get(code='ab/1\\'', days=3)]",
+        "[get(code=None, days=3)]",
+        "[get(days=3, code='ab/1')]",
+        "[rm(code='ab/1')]",
+        "[1, 2]",
+    ):
+        assert not case.accepts(refused), refused
+    # In a text, nothing is a call.
+    text = "Well: [get(days=0)]"
+    assert case.accepts(text)
+    message = case.read(text)
+    assert (message.content, message.tool_calls) == (text, [])
+    cut = case.read("[get(code='ab/1', note='a b").tool_calls
+    assert [(call.name, call.arguments) for call in cut] == [("get", '{"code": "ab/1", "note": "a b')]

@@ -10,6 +10,7 @@ from services.router.chat.parsers.forced import forced_calls
 from services.router.chat.parsers.form import (
     CallsGrammar,
     Functions,
+    Listed,
     Marked,
     Objects,
     Read,
@@ -87,6 +88,7 @@ __all__ = [
     "Header",
     "Ids",
     "Kind",
+    "Listed",
     "Marked",
     "MessageBuilder",
     "Objects",

@@ -5,14 +5,15 @@ from __future__ import annotations
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until, pass_through
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, Marked, Objects, Read, Schemas, ToolForm
+from services.router.chat.parsers.form import Functions, Listed, Marked, Objects, Read, Schemas, ToolForm
 
 _NOTHING_STRICT: Schemas = {}
 
 
 def calls_or_content(form: ToolForm, schemas: Schemas = _NOTHING_STRICT) -> Read:
     """Returns a reader for answers that are either calls or content. If an answer begins like a call of this form, it
-    is read as calls; otherwise all of it is content. `form.shape` must not be None. `schemas`: of strict tools."""
+    is read as calls; otherwise all of it is content. `form.shape.fits_structures` must hold. `schemas`: of strict
+    tools."""
     if isinstance(form.shape, Objects):
         return form.shape.read
     assert isinstance(form.shape, Marked)
@@ -30,18 +31,18 @@ def calls_or_content(form: ToolForm, schemas: Schemas = _NOTHING_STRICT) -> Read
 
 def text_or_calls(form: ToolForm, schemas: Schemas) -> Read:
     """Returns a reader for answers of call_grammar.talk_grammar. Calls begin at the first marker or, if the form has
-    none, at the beginning of a message that begins like JSON. The form's own reader also finds calls elsewhere, where
+    none, at the beginning of a message that begins like them. The form's own reader also finds calls elsewhere, where
     the grammar does not constrain them. `form.shape` must not be None."""
     shape = form.shape
-    if isinstance(shape, Objects):
-        read_calls = shape.read
+    if isinstance(shape, Objects | Listed):
+        opening, read_calls = shape.opening, shape.read if isinstance(shape, Objects) else shape.own.reader(schemas)
 
         def read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
             feed.record()
             yield from feed.all(SPACE)
             character = yield from feed.peek()
             feed.put_back(feed.recorded())
-            if character and character in "[{":
+            if character and character in opening:
                 yield from read_calls(feed, builder, functions)
             else:
                 yield from pass_through(feed, builder)

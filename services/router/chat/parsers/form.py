@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import Feed, Reading
@@ -67,6 +67,7 @@ class Marked:
 
     marker: str
     own: OwnArguments | None = None
+    fits_structures: ClassVar[bool] = True
     # Returns an expression for what a model may write between a function's name and its JSON arguments, besides what
     # `ToolForm.write` has there. `expression`: as in WantedCalls.
     before_arguments: Callable[[Callable[[str], str]], str] = lambda expression: ""
@@ -81,6 +82,20 @@ class Objects:
     arguments: str
     # Text between two calls. None: several calls form an array.
     separator: str | None = None
+    own: ClassVar[None] = None
+    opening: ClassVar[str] = "[{"
+    fits_structures: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Shape of calls that stand in brackets at the start of a message, and whose arguments are not JSON objects. A
+    structure can begin with a bracket, too, so a model cannot be free to write either."""
+
+    own: OwnArguments
+    # Characters with which calls begin, and text cannot, if calls are constrained.
+    opening: ClassVar[str] = "["
+    fits_structures: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,6 @@ class ToolForm:
     # Special tokens that the form uses.
     tokens: tuple[str, ...] = ()
     new_id: Callable[[], str] = openai_id
-    # How a parser tells calls from a structure, if the model may write either. None: a request cannot combine calls of
-    # this form with a structure. gpt-oss' form is an exception: harmony_messages.py has a grammar for it.
-    shape: Marked | Objects | None = None
+    # How a parser tells calls from text and from a structure. None: only for gpt-oss' form, for which
+    # harmony_messages.py has a grammar.
+    shape: Marked | Objects | Listed | None = None

@@ -5,26 +5,57 @@
 Llama 4 puts the list between two tokens, <|python_start|> and <|python_end|>. Without them, the list must begin with a
 call of one of the request's functions. Once an argument is complete, it is parsed as a Python literal (of at most
 4,096 characters, unless it is a single string) or as JSON. An argument that is neither becomes a string.
+
+A grammar makes calls of strict tools match their schemas. Their arguments have the order of the schema. Each is JSON, a
+string in single quotes without escapes, or one of Python's words None, True and False.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Any
 
+from services.router.chat.argument_schema import (
+    ANY_OBJECT,
+    Definitions,
+    NoValueError,
+    ObjectSchema,
+    TextValue,
+    assertions,
+    choices_of,
+    json_words,
+)
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
-from services.router.chat.parsers.json_call import NAME_CHARACTERS
+from services.router.chat.parsers.form import (
+    CallsGrammar,
+    Functions,
+    Listed,
+    Read,
+    Schemas,
+    ToolForm,
+    WantedCalls,
+)
+from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit, read_value
 from services.router.chat.parsers.literals import literal_json
+from services.router.chat.parsers.rules import Rules
 from services.router.chat.parsers.schema_values import any_json
 from services.router.chat.tools import TOOL_NAME
+from services.router.grammar import literal_regex, quoted
 from services.router.template import parsed_arguments
+from shared.grammar import GrammarError
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+_PYTHON_WORDS = {json_word: word for word, json_word in _WORDS.items()}
+_SCALAR = re.compile(r"[^\s,)]+")
+_QUOTED = re.compile(r"[^']+")
 _PLAIN = re.compile(r"[^\"'()\[\]{},]+")
 _IN_STRING = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
 
@@ -149,13 +180,134 @@ def _as_json(source: str) -> str:
     return literal_json(source) or any_json(source) or json.dumps(source, ensure_ascii=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """The grammar of strict calls, and the reader for them (OwnArguments)."""
+
+    def grammar(self, wanted: WantedCalls) -> CallsGrammar:
+        """As OwnArguments.grammar. Arguments of functions that are not strict can have any values."""
+        rules = Rules()
+        comma = rules.terminal("/, ?/")
+        calls = [f"{quoted(name + '(')} {_arguments(schema, rules, comma)}" for name, schema in _strict(wanted.strict)]
+        if wanted.names:
+            calls.append(f'name "(" {_arguments(ANY_OBJECT, rules, comma)}')
+        one = rules.rule(" | ".join(calls))
+        further = f" ({comma} {one})*" if wanted.several else ""
+        return CallsGrammar(f'"[" {one}{further} "]"', rules.text, rules.schemas)
+
+    def reader(self, strict: Schemas) -> Read:
+        return _read_exactly
+
+
+def _strict(schemas: Schemas) -> Iterator[tuple[str, ObjectSchema]]:
+    for name, schema in schemas.items():
+        yield name, ObjectSchema.of_tool(schema)
+
+
+def _arguments(schema: ObjectSchema, rules: Rules, comma: str) -> str:
+    """Returns an expression for a call's arguments and the parenthesis that ends the call."""
+    after = first = '")"'
+    with contextlib.suppress(NoValueError):
+        excluded = "|".join(map(literal_regex, schema.properties))
+        key = rules.terminal(rf"/\w+/ & ~/{excluded}/" if excluded else r"/\w+/")
+        other = rules.rule(f'{key} "=" {_value(schema.additional, schema.definitions, rules)}')
+        after = rules.rule(f'({comma} {other})* ")"')
+        first = rules.rule(f'({other} ({comma} {other})*)? ")"')
+    # From the last argument to the first. `after`: what can follow an earlier one; `first`: what can follow "(".
+    for name, argument in reversed(list(schema.properties.items())):
+        is_required = name in schema.required
+        try:
+            value = _value(argument, schema.definitions, rules)
+        except NoValueError:
+            if is_required:
+                raise
+            continue
+        if not _WORD.fullmatch(name):
+            raise GrammarError(f"this model's form of tool calls cannot write the argument {name[:64]!r}")
+        pair = f"{quoted(name + '=')} {value} {after}"
+        first = rules.rule(pair if is_required else f"{pair} | {first}")
+        after = rules.rule(f"{comma} {pair}" if is_required else f"{comma} {pair} | {after}")
+    return first
+
+
+def _value(schema: Any, definitions: Definitions, rules: Rules) -> str:
+    """Returns the name of the rule for values that match a schema. Raises GrammarError."""
+    text = TextValue.of(schema, definitions, "'")
+    choices = choices_of(schema, definitions)
+    if choices is None:
+        alternatives = [rules.json(assertions(schema), definitions)]
+    else:
+        alternatives = [quoted(json.dumps(choice, ensure_ascii=False)) for choice in choices]
+    if text is not None and text.types == {"string"}:
+        alternatives.append(rules.terminal(rf"/'({text.regex})'/ & /'[^'\\\n]*'/"))
+    alternatives += (f'"{_PYTHON_WORDS[word]}"' for word in json_words(schema, definitions))
+    return rules.rule(" | ".join(alternatives))
+
+
+def _read_exactly(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    """Reads calls of the grammar. A call that was cut before its first argument is left out."""
+    yield from feed.all(SPACE)
+    yield from feed.word("[")
+    while (yield from _read_exact_call(feed, builder)) and (yield from feed.word(",")):
+        yield from feed.all(SPACE)
+    while (yield from feed.peek()):  # the bracket, or the rest of a call that was cut
+        feed.take(feed.num_left)
+
+
+def _read_exact_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
+    """Returns whether the call is complete."""
+    name = yield from feed.all(NAME_CHARACTERS)
+    if not (yield from feed.word("(")):
+        return False
+    before = "{"
+    while not (yield from feed.word(")")):
+        key = yield from feed.all(_WORD)
+        if not (yield from feed.word("=")):
+            return False
+        if before == "{":
+            builder.begin_call(name)
+        builder.arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+        before = ", "
+        yield from _read_exact_value(feed, builder.arguments)
+        yield from feed.all(SPACE)
+        yield from feed.word(",")
+        yield from feed.all(SPACE)
+    if before == "{":
+        builder.begin_call(name)
+        builder.arguments("{")
+    builder.arguments("}")
+    return True
+
+
+def _read_exact_value(feed: Feed, emit: Emit) -> Reading[None]:
+    """Takes the value of one argument and emits it as JSON, character by character."""
+    if (yield from feed.word("'")):
+        emit('"')
+        while piece := (yield from feed.all(_QUOTED)):
+            emit(json.dumps(piece, ensure_ascii=False)[1:-1])
+        if (yield from feed.word("'")):
+            emit('"')
+    elif word := (yield from feed.one_of(_WORDS)):
+        emit(_WORDS[word])
+    elif (yield from feed.peek()) in ('"', "{", "["):
+        yield from read_value(feed, emit)
+    else:
+        emit((yield from feed.all(_SCALAR)))
+
+
 def _write(calls: list[tuple[str, str]]) -> str:
     return f"[{', '.join(_call_source(name, arguments) for name, arguments in calls)}]"
 
 
 def _call_source(name: str, arguments: str) -> str:
     values = parsed_arguments(arguments)
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
+    return f"{name}({', '.join(f'{key}={_literal(value)}' for key, value in values.items())})"
 
 
-PYTHONIC = ToolForm(_read, _write, (_START, _END))
+def _literal(value: Any) -> str:
+    """Returns a literal of Python that the grammar of strict calls accepts, too."""
+    source = json.dumps(value, ensure_ascii=False)
+    return _PYTHON_WORDS.get(source, source)
+
+
+PYTHONIC = ToolForm(_read, _write, (_START, _END), shape=Listed(_Exact()))

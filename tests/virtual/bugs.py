@@ -159,7 +159,7 @@ BUGS = (
     Bug("a request that ends its workers runs again and again", losses, "lose_worker",
         "if is_alone and sequence.suspicion >= EXIT_ALONE:", "if False:"),
     Bug("requests are blamed for exits at which others ran, too", losses, "lose_worker",
-        "is_alone = len(in_flight_wire_ids) + (preparing is not None) == 1", "is_alone = True"),
+        "is_alone = len(in_flight_wire_ids) + len(being_made) == 1", "is_alone = True"),
     Bug("a worker that is given up counts as one that has exited", WorkerGroup, "_on_lost",
         "is_exit=loss is not Loss.PLANNED", "is_exit=True"),
     Bug("a connection that was cut counts as an exit", Accusations, "settle",

@@ -13,7 +13,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 from services.router.limits import text_size
-from services.router.limits.json_bounds import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS
+from services.router.limits.json_bounds import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS, MAX_STRINGS
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.rpc.calls import Calls
 from services.router.rpc.wire_bounds import MAX_WIRE_FIELDS
@@ -37,13 +37,13 @@ MANY_PARTS = [{"role": "user", "content": PARTS}]
         ("CreateChatCompletion", {"messages": "a"} | FIELDS, f"f{MAX_FIELDS - 2}"),
         ("CreateChatCompletionBatch", {"messages": [MANY_PARTS]}, "messages[0][0].content"),
         ("CreateCompletion", {"prompt": [[7] * (MAX_ITEMS // 2), [7] * (MAX_ITEMS // 2 + 1)]}, "prompt[1]"),
-        ("CreateCompletion", {"prompt": ["a"] * (MAX_ITEMS + 1)}, "prompt"),
+        ("CreateCompletion", {"prompt": ["a"] * (MAX_STRINGS + 1)}, "prompt"),
         ("CreateEmbedding", {"input": [7] * (MAX_ITEMS + 1)}, "input"),
         ("CreateResponse", {"input": "Hello", "metadata": FIELDS}, "metadata"),
         ("CreateInvocation", {"messages": MANY_PARTS}, "messages[0].content"),
         ("CreateMessage", {"max_tokens": 1, "messages": MANY_PARTS}, "messages[0].content"),
         ("Chat", {"messages": [USER], "options": FIELDS}, "options"),
-        ("CreateCohereEmbedding", {"texts": ["a"] * (MAX_ITEMS + 1)}, "texts"),
+        ("CreateCohereEmbedding", {"texts": ["a"] * (MAX_STRINGS + 1)}, "texts"),
     ],
 )
 async def test_too_many_values_are_refused_by_name(

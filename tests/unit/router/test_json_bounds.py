@@ -15,7 +15,7 @@ from services.router.errors import ApiError
 from services.router.limits import json_bounds
 from services.router.limits.json_bounds import check_json, check_json_texts
 
-LIMITS = ("MAX_CONTAINERS", "MAX_FIELDS", "MAX_ITEMS")
+LIMITS = ("MAX_CONTAINERS", "MAX_FIELDS", "MAX_STRINGS", "MAX_ITEMS")
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -36,6 +36,7 @@ def counts(value: Any, in_array: bool = False) -> dict[str, int]:
             for name, count in counts(inner, isinstance(value, list)).items():
                 total[name] += count
     elif in_array:
+        total["MAX_STRINGS"] += isinstance(value, str)
         total["MAX_ITEMS"] += 1
     return total
 

@@ -17,7 +17,7 @@ from services.router.grammar.structure import Structure, StructureKind
 from tests.unit.router.test_answer_grammar import X, accepts, ids_of, tags_of
 from tests.unit.router.texts import calls_of, play, tagged
 
-SHAPED = [name for name, form in TOOL_FORMS.items() if form.shape is not None]
+SHAPED = [name for name, form in TOOL_FORMS.items() if form.shape is not None and form.shape.fits_structures]
 TOOLS = (Tool("get_weather"), Tool("get_time"), Tool("get"))
 WEATHER: tuple[str, Any] = ("get_weather", {"city": 'Kö"ln\n', "days": [1, {"b": []}]})
 TIME: tuple[str, Any] = ("get_time", {})

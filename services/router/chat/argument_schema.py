@@ -211,58 +211,54 @@ class ObjectSchema:
 ANY_OBJECT = ObjectSchema({}, frozenset(), True, Definitions({}))
 
 
-def json_words(schema: Any, definitions: Definitions) -> list[str]:
-    """Returns those of JSON's words null, true and false that surely match a schema. Raises TooComplicatedError."""
-    try:
-        found = flat(schema, definitions)
-        alternatives = found.pop("anyOf", None)
-        if alternatives is None:
-            return _words(found)
-        if found:
-            return []
-        words = [word for one in alternatives for word in _words_of(one, definitions)]
-    except TooComplicatedError:
-        raise
-    except GrammarError:
-        return []
-    return list(dict.fromkeys(words))
-
-
-def choices_of(schema: Any, definitions: Definitions) -> list[Any] | None:
-    """Returns the values that match a schema, if `enum` or `const` lists them; None otherwise. Raises NoValueError."""
-    try:
-        found = flat(schema, definitions)
-        types = types_of({"type": found.pop("type", ALL_TYPES)})
-    except (NoValueError, TooComplicatedError):
-        raise
-    except GrammarError:
+def listed_values(found: dict[str, Any]) -> list[Any] | None:
+    """Returns the values that a flat schema allows, if `enum` or `const` lists them; None otherwise. Raises
+    NoValueError if it allows none, and UnsupportedKeywordError if other keywords than `type` stand beside the list."""
+    if not found.keys() & {"enum", "const"}:
         return None
-    if found.keys() not in ({"enum"}, {"const"}):
-        return None
-    values = found.get("enum", [found.get("const")])
+    left = dict(found)
+    types = types_of({"type": left.pop("type", ALL_TYPES)})
+    values = left.pop("enum") if "enum" in left else [left.pop("const")]
+    for keyword in left:
+        raise UnsupportedKeywordError(keyword)
     allowed = [value for value in values if is_of(value, types)]
     if not allowed:
         raise NoValueError
     return allowed
 
 
-def _words_of(schema: Any, definitions: Definitions) -> list[str]:
+def json_words(schema: Any, definitions: Definitions) -> list[str]:
+    """Returns those of JSON's words null, true and false that surely match a schema. Raises TooComplicatedError."""
+    words: dict[str, None] = {}
+    with _unless_too_complicated():
+        found = flat(schema, definitions)
+        alternatives = found.pop("anyOf", None)
+        if alternatives is None:
+            return _words(found)
+        for one in () if found else alternatives:
+            with _unless_too_complicated():
+                words |= dict.fromkeys(_words(flat(one, definitions)))
+    return list(words)
+
+
+@contextlib.contextmanager
+def _unless_too_complicated() -> Iterator[None]:
+    """Suppresses every GrammarError but TooComplicatedError."""
     try:
-        return _words(flat(schema, definitions))
+        yield
     except TooComplicatedError:
         raise
     except GrammarError:
-        return []
+        pass
 
 
 def _words(found: dict[str, Any]) -> list[str]:
     """As json_words, for a flat schema. Raises GrammarError."""
-    values = found.pop("enum", None)
-    if "const" in found:
-        values = [found.pop("const")] if values is None else []
-    types = types_of(found)
-    possible: Iterable[Any] = (None, True, False) if values is None else values
-    return [json.dumps(value) for value in possible if isinstance(value, bool | None) and is_of(value, types)]
+    values = listed_values(found)
+    if values is None:
+        types = types_of(found)
+        values = [value for value in (None, True, False) if is_of(value, types)]
+    return [json.dumps(value) for value in values if isinstance(value, bool | None)]
 
 
 def text_regex(schema: Mapping[str, Any]) -> str:
@@ -377,16 +373,8 @@ def _possible(alternatives: Iterable[Any], definitions: Definitions) -> Iterator
 
 def _part(schema: Any, definitions: Definitions) -> _Texts | None:
     found = flat(schema, definitions)
-    if found.keys() & {"enum", "const"}:
-        types = types_of({"type": found.pop("type", ALL_TYPES)})
-        values = found.pop("enum", None)
-        if "const" in found:
-            values = [found.pop("const")] if values is None else None
-        if found or values is None:
-            return None
-        allowed = [value for value in values if is_of(value, types)]
-        if not allowed:
-            raise NoValueError
+    allowed = listed_values(found)
+    if allowed is not None:
         if not all(value is None or isinstance(value, str) for value in allowed):
             return None
         return _Texts(choices=tuple(value for value in allowed if value is not None), has_null=None in allowed)

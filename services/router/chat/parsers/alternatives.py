@@ -35,7 +35,7 @@ def text_or_calls(form: ToolForm, schemas: Schemas) -> Read:
     the grammar does not constrain them. `form.shape` must not be None."""
     shape = form.shape
     if isinstance(shape, Objects | Listed):
-        opening, read_calls = shape.opening, shape.read if isinstance(shape, Objects) else shape.own.reader(schemas)
+        opening, read_calls = shape.opening, shape.reader(schemas)
 
         def read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
             feed.record()

@@ -83,8 +83,12 @@ class Objects:
     # Text between two calls. None: several calls form an array.
     separator: str | None = None
     own: ClassVar[None] = None
+    # Characters with which calls begin, and text cannot, if calls are constrained.
     opening: ClassVar[str] = "[{"
     fits_structures: ClassVar[bool] = True
+
+    def reader(self, strict: Schemas) -> Read:
+        return self.read
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,11 @@ class Listed:
     structure can begin with a bracket, too, so a model cannot be free to write either."""
 
     own: OwnArguments
-    # Characters with which calls begin, and text cannot, if calls are constrained.
     opening: ClassVar[str] = "["
     fits_structures: ClassVar[bool] = False
+
+    def reader(self, strict: Schemas) -> Read:
+        return self.own.reader(strict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.argument_schema import (
-    ALL_TYPES,
     ANY_TEXT,
     Definitions,
     NoValueError,
@@ -29,7 +28,7 @@ from services.router.chat.argument_schema import (
     UnsupportedKeywordError,
     assertions,
     flat,
-    is_of,
+    listed_values,
     of_type,
     text_regex,
     types_of,
@@ -296,27 +295,15 @@ class _ValueRules:
 
     def object(self, schema: ObjectSchema) -> str:
         """Returns an expression for an object. Its members have the order of the schema."""
-        after = first = '"}"'
-        if schema.additional is not False:
-            excluded = "|".join(map(literal_regex, schema.properties))
-            key = self.rules.terminal(f"{_KEY_RULE} & ~/{excluded}/" if excluded else _KEY_RULE)
-            with contextlib.suppress(NoValueError):
-                other = self.rules.rule(f'{key} ":" {self._value(schema.additional, schema.definitions)}')
-                after = self.rules.rule(f'("," {other})* "}}"')
-                first = self.rules.rule(f'({other} ("," {other})*)? "}}"')
-        # From the last member to the first. `after`: what can follow an earlier member; `first`: what can follow "{".
-        for name, member in reversed(list(schema.properties.items())):
-            key = self._expression(f"{self._form.literal_key(name)}:")
-            is_required = name in schema.required
-            try:
-                pair = f"{key} {self._value(member, schema.definitions)} {after}"
-            except NoValueError:
-                if is_required:
-                    raise
-                continue
-            first = self.rules.rule(pair if is_required else f"{pair} | {first}")
-            after = self.rules.rule(f'"," {pair}' if is_required else f'"," {pair} | {after}')
-        return f'"{{" {first}'
+        members = self.rules.members(
+            schema,
+            lambda name: self._expression(f"{self._form.literal_key(name)}:"),
+            between='":"',
+            comma='","',
+            end='"}"',
+            value=self._value,
+        )
+        return f'"{{" {members}'
 
     def _value(self, schema: Any, definitions: Definitions) -> str:
         """Returns the name of the rule for values that match a schema. Raises GrammarError."""
@@ -349,13 +336,8 @@ class _ValueRules:
             for one in found_any:
                 with contextlib.suppress(NoValueError):
                     alternatives.append(self._value(one, definitions))
-        elif found.keys() & {"enum", "const"}:
-            types = types_of({"type": found.pop("type", ALL_TYPES)})
-            values = found.pop("enum") if "enum" in found else [found.pop("const")]
-            if found:
-                raise UnsupportedKeywordError(next(iter(found)))
-            literals = [self._form.literal(value) for value in values if is_of(value, types)]
-            alternatives = [self._expression(literal) for literal in literals]
+        elif (values := listed_values(found)) is not None:
+            alternatives = [self._expression(self._form.literal(value)) for value in values]
         else:
             alternatives = [self._of_type(name, of_type(found, name), definitions) for name in types_of(found)]
         if not alternatives:

@@ -12,22 +12,23 @@ string in single quotes without escapes, or one of Python's words None, True and
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.argument_schema import (
     ANY_OBJECT,
     Definitions,
-    NoValueError,
     ObjectSchema,
     TextValue,
+    UnsupportedKeywordError,
     assertions,
-    choices_of,
+    flat,
     json_words,
+    listed_values,
 )
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
@@ -46,7 +47,7 @@ from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.rules import Rules
 from services.router.chat.parsers.schema_values import any_json
 from services.router.chat.tools import TOOL_NAME
-from services.router.grammar import literal_regex, quoted
+from services.router.grammar import quoted
 from services.router.template import parsed_arguments
 from shared.grammar import GrammarError
 
@@ -188,7 +189,10 @@ class _Exact:
         """As OwnArguments.grammar. Arguments of functions that are not strict can have any values."""
         rules = Rules()
         comma = rules.terminal("/, ?/")
-        calls = [f"{quoted(name + '(')} {_arguments(schema, rules, comma)}" for name, schema in _strict(wanted.strict)]
+        calls = [
+            f"{quoted(f'{name}(')} {_arguments(ObjectSchema.of_tool(schema), rules, comma)}"
+            for name, schema in wanted.strict.items()
+        ]
         if wanted.names:
             calls.append(f'name "(" {_arguments(ANY_OBJECT, rules, comma)}')
         one = rules.rule(" | ".join(calls))
@@ -199,45 +203,29 @@ class _Exact:
         return _read_exactly
 
 
-def _strict(schemas: Schemas) -> Iterator[tuple[str, ObjectSchema]]:
-    for name, schema in schemas.items():
-        yield name, ObjectSchema.of_tool(schema)
-
-
 def _arguments(schema: ObjectSchema, rules: Rules, comma: str) -> str:
     """Returns an expression for a call's arguments and the parenthesis that ends the call."""
-    after = first = '")"'
-    with contextlib.suppress(NoValueError):
-        excluded = "|".join(map(literal_regex, schema.properties))
-        key = rules.terminal(rf"/\w+/ & ~/{excluded}/" if excluded else r"/\w+/")
-        other = rules.rule(f'{key} "=" {_value(schema.additional, schema.definitions, rules)}')
-        after = rules.rule(f'({comma} {other})* ")"')
-        first = rules.rule(f'({other} ({comma} {other})*)? ")"')
-    # From the last argument to the first. `after`: what can follow an earlier one; `first`: what can follow "(".
-    for name, argument in reversed(list(schema.properties.items())):
-        is_required = name in schema.required
-        try:
-            value = _value(argument, schema.definitions, rules)
-        except NoValueError:
-            if is_required:
-                raise
-            continue
-        if not _WORD.fullmatch(name):
-            raise GrammarError(f"this model's form of tool calls cannot write the argument {name[:64]!r}")
-        pair = f"{quoted(name + '=')} {value} {after}"
-        first = rules.rule(pair if is_required else f"{pair} | {first}")
-        after = rules.rule(f"{comma} {pair}" if is_required else f"{comma} {pair} | {after}")
-    return first
+    value = functools.partial(_value, rules)
+    return rules.members(schema, _named, between='"="', comma=comma, end='")"', value=value)
 
 
-def _value(schema: Any, definitions: Definitions, rules: Rules) -> str:
+def _named(name: str) -> str:
+    if not _WORD.fullmatch(name):
+        raise GrammarError(f"this model's form of tool calls cannot write the argument {name[:64]!r}")
+    return quoted(f"{name}=")
+
+
+def _value(rules: Rules, schema: Any, definitions: Definitions) -> str:
     """Returns the name of the rule for values that match a schema. Raises GrammarError."""
     text = TextValue.of(schema, definitions, "'")
-    choices = choices_of(schema, definitions)
-    if choices is None:
+    try:
+        values = listed_values(flat(schema, definitions))
+    except UnsupportedKeywordError:
+        values = None
+    if values is None:
         alternatives = [rules.json(assertions(schema), definitions)]
     else:
-        alternatives = [quoted(json.dumps(choice, ensure_ascii=False)) for choice in choices]
+        alternatives = [quoted(json.dumps(value, ensure_ascii=False)) for value in values]
     if text is not None and text.types == {"string"}:
         alternatives.append(rules.terminal(rf"/'({text.regex})'/ & /'[^'\\\n]*'/"))
     alternatives += (f'"{_PYTHON_WORDS[word]}"' for word in json_words(schema, definitions))
@@ -280,10 +268,10 @@ def _read_exact_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
 
 
 def _read_exact_value(feed: Feed, emit: Emit) -> Reading[None]:
-    """Takes the value of one argument and emits it as JSON, character by character."""
+    """Takes the value of one argument, and emits it as JSON as it arrives."""
     if (yield from feed.word("'")):
         emit('"')
-        while piece := (yield from feed.all(_QUOTED)):
+        while (yield from feed.peek()) and (piece := feed.here(_QUOTED)):
             emit(json.dumps(piece, ensure_ascii=False)[1:-1])
         if (yield from feed.word("'")):
             emit('"')

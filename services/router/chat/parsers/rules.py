@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from services.router.chat.argument_schema import Definitions
+from services.router.chat.argument_schema import Definitions, NoValueError, ObjectSchema
+from services.router.grammar import literal_regex
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError
+
+# Terminal for the names that need no quotes.
+_WORD = r"/\w+/"
 
 
 class Rules:
@@ -62,6 +67,44 @@ class Rules:
             self._names[key] = f"json_{next(self._numbers)}"
             self._schemas[self._names[key]] = whole
         return f"@{self._names[key]}"
+
+    def members(
+        self,
+        schema: ObjectSchema,
+        named: Callable[[str], str],
+        between: str,
+        comma: str,
+        end: str,
+        value: Callable[[Any, Definitions], str],
+    ) -> str:
+        """Returns an expression for an object's members, in the order of the schema, and its end.
+
+        `named`: returns an expression for the name of a member of the schema and the text between it and the value.
+        `between`: expression for that text alone; it follows the names of additional members, which consist of
+        letters, digits and underscores. `comma`: expression for the text between two members. `end`: expression for the
+        end of the object. `value`: returns an expression for the values that match a schema. Raises what `named` and
+        `value` raise; NoValueError only if the member is required, because others can be left out."""
+        # `after`: what can follow an earlier member; `first`: what can follow the beginning of the object.
+        after = first = end
+        if schema.additional is not False:
+            excluded = "|".join(map(literal_regex, schema.properties))
+            key = self.terminal(f"{_WORD} & ~/{excluded}/" if excluded else _WORD)
+            with contextlib.suppress(NoValueError):
+                other = self.rule(f"{key} {between} {value(schema.additional, schema.definitions)}")
+                after = self.rule(f"({comma} {other})* {end}")
+                first = self.rule(f"({other} ({comma} {other})*)? {end}")
+        for name, member in reversed(list(schema.properties.items())):
+            is_required = name in schema.required
+            try:
+                values = value(member, schema.definitions)
+            except NoValueError:
+                if is_required:
+                    raise
+                continue
+            pair = f"{named(name)} {values} {after}"
+            first = self.rule(pair if is_required else f"{pair} | {first}")
+            after = self.rule(f"{comma} {pair}" if is_required else f"{comma} {pair} | {after}")
+        return first
 
     def _named(self, key: str, body: str, kind: str, option: str) -> str:
         if key not in self._names:

@@ -77,7 +77,7 @@ class Fleet:
 
     async def hosts(self) -> dict[str, str]:
         """Envoy's state of each router that it has, by its name."""
-        answer = await ask(f"unix:{self.private}/admin.sock", "/clusters")
+        answer = await ask(f"unix:{self.private}/admin.sock", "/clusters", timeout_s=HANG_S)
         rows = (line.split("::") for line in answer.body.splitlines() if line.startswith("routers::"))
         return {Path(row[1]).stem: row[3] for row in rows if len(row) == 4 and row[2] == "health_flags"}
 
@@ -86,7 +86,9 @@ class Fleet:
 
     async def count(self, statistic: str) -> int:
         name = f"cluster.routers.{statistic}"
-        answer = await ask(f"unix:{self.private}/admin.sock", f"/stats?format=json&filter=^{name}$")
+        answer = await ask(
+            f"unix:{self.private}/admin.sock", f"/stats?format=json&filter=^{name}$", timeout_s=HANG_S
+        )
         (found,) = json.loads(answer.body)["stats"]
         return int(found["value"])
 

@@ -86,9 +86,7 @@ class Fleet:
 
     async def count(self, statistic: str) -> int:
         name = f"cluster.routers.{statistic}"
-        answer = await ask(
-            f"unix:{self.private}/admin.sock", f"/stats?format=json&filter=^{name}$", timeout_s=HANG_S
-        )
+        answer = await ask(f"unix:{self.private}/admin.sock", f"/stats?format=json&filter=^{name}$", timeout_s=HANG_S)
         (found,) = json.loads(answer.body)["stats"]
         return int(found["value"])
 

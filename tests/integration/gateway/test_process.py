@@ -121,6 +121,14 @@ async def test_killing_the_command_ends_envoy(gateway: Gateway, router: FakeRout
     await until_ended([envoy])
 
 
+async def test_envoy_shares_the_gateways_session_and_not_its_signals(gateway: Gateway) -> None:
+    """Envoy alone in a session would at times get no processor time; Ctrl-C would end it before it has drained."""
+    (envoy,) = children(gateway.process.pid)
+
+    assert os.getsid(envoy) == os.getsid(gateway.process.pid)
+    assert os.getpgid(envoy) == envoy
+
+
 async def test_a_scrape_fails_while_envoy_does_not_answer(short_directory: Path) -> None:
     metrics = f"127.0.0.1:{free_port()}"
     gateway = await start_gateway(short_directory, ["127.0.0.1:1"], "--metrics-port", metrics.rpartition(":")[2])

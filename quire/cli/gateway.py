@@ -174,7 +174,7 @@ async def _run(
         reporter.starting("looking for routers")
         await _first_of(routers.is_known, stop)
         reporter.starting("starting Envoy")
-        # A process group of its own keeps the terminal's signals away. Envoy stays in this process's session, because
+        # A process group of its own keeps the terminal's Ctrl-C away. Envoy stays in this process's session, because
         # Linux divides the processor time by sessions first (autogroups). Alone in a session, Envoy at times waited for
         # a second, while other parts, which had one session together, were busy (docs/adr/0021-answers-in-pieces.md).
         envoy = await asyncio.create_subprocess_exec(

@@ -304,15 +304,15 @@ def _slashed(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextValue:
-    """How an argument is written as bare text, without quotes: a string, or the word null."""
+    """An argument that can be written as text instead of JSON, without escapes: a string, or the word null."""
 
     regex: str
     types: frozenset[str]
 
     @classmethod
     def of(cls, schema: Any, definitions: Definitions, end: str) -> TextValue | None:
-        """Returns None if the argument is written as JSON: it can have other types, or has keywords that Quire has no
-        regular expression for. `end`: text that ends the argument, so that it cannot contain this text. Raises
+        """Returns None if the argument can only be written as JSON: it can have other types, or has keywords that Quire
+        has no regular expression for. `end`: text that ends the argument, so that it cannot contain this text. Raises
         NoValueError and TooComplicatedError."""
         try:
             found = _texts(schema, definitions)

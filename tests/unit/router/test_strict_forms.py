@@ -9,8 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from services.router.chat.argument_schema import ANY_TEXT, Definitions, TextValue
+from services.router.chat.argument_schema import ANY_TEXT, Definitions, TextValue, listed_values
 from services.router.chat.forms import TOOL_FORMS
+from services.router.chat.parsers import pythonic
 from services.router.chat.parsers.alternatives import text_or_calls
 from services.router.chat.tools import Tool
 from services.router.errors import ApiError
@@ -176,6 +177,37 @@ async def test_other_arguments_follow_if_the_schema_allows_them(form: str) -> No
         assert not case.accepts(written(form, ("get", arguments)))
 
 
+@pytest.mark.parametrize("form", PYTHON)
+@pytest.mark.parametrize("name", ["e\u0301", "x\u203f", "हिंदी"])
+async def test_names_that_only_the_grammar_takes_for_words_are_read(form: str, name: str) -> None:
+    schema = {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "integer"}}
+    case = await case_of(form, tool(schema), Tool("other"))
+    calls = [("get", {"a": 1, name: 2}), ("other", {name: "x"}), ("get", {"a": 3})]
+    text = written(form, *calls)
+    assert case.accepts(text)
+    assert calls_of(case.read(text)) == calls
+    functions: dict[str, dict[str, Any]] = {"get": {}, "other": {}}
+    assert calls_of(play(tagged(calls=TOOL_FORMS[form].read), [text], functions=functions)) == calls
+
+
+@pytest.mark.parametrize("form", PYTHON)
+async def test_many_arguments_can_share_a_long_list_of_values(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[dict[str, Any]] = []
+
+    def counted(found: dict[str, Any]) -> list[Any] | None:
+        read.append(found)
+        return listed_values(found)
+
+    monkeypatch.setattr(pythonic, "listed_values", counted)
+    properties = {f"p{index}": {"$ref": "#/$defs/one", "description": str(index)} for index in range(200)}
+    schema = {"properties": properties, "$defs": {"one": {"enum": [*range(5000)]}}}
+    case = await case_of(form, tool(schema))
+    text = written(form, ("get", {"p0": 4999, "p199": 0}))
+    assert case.accepts(text)
+    assert not case.accepts(written(form, ("get", {"p0": 5000})))
+    assert len(read) < 10, "each argument reads the list again"
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
@@ -215,7 +247,7 @@ async def test_an_optional_argument_matches_or_is_left_out(
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_named_argument_is_not_taken_for_another(form: str, name: str) -> None:
     one = tool({"properties": {name: {"type": "integer"}}, "additionalProperties": STRING})
-    if form in PYTHON:
+    if form in PYTHON and not name.isidentifier():
         with pytest.raises(ApiError, match="cannot write the argument"):
             await case_of(form, one)
         return

@@ -54,10 +54,11 @@ class OwnArguments(Protocol):
     reader forgives mistakes, and would find other calls than the grammar has."""
 
     def grammar(self, wanted: WantedCalls) -> CallsGrammar:
-        """Raises UnsupportedKeywordError if a schema has a keyword that this form's grammar cannot enforce."""
+        """Raises GrammarError, such as UnsupportedKeywordError if a schema has a keyword that cannot be enforced."""
 
     def reader(self, strict: Schemas) -> Read:
-        """Returns a reader for calls that begin with the marker. The text can end anywhere."""
+        """Returns a reader for the calls of the grammar, with the marker if the form has one. The text can end
+        anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,9 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Shape of calls that stand in brackets at the start of a message, and whose arguments are not JSON objects. A
-    structure can begin with a bracket, too, so a model cannot be free to write either."""
+    """Shape of calls that stand in brackets at the start of a message, and whose arguments are not JSON objects. They
+    cannot be combined with a structure: it can be a list, too, and nothing before the first call's name distinguishes
+    the two."""
 
     own: OwnArguments
     opening: ClassVar[str] = "["

@@ -39,7 +39,7 @@ from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import CallsGrammar, Functions, Marked, Read, Schemas, ToolForm, WantedCalls
 from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.chat.parsers.rules import Rules
+from services.router.chat.parsers.rules import WORD_TERMINAL, Rules
 from services.router.chat.parsers.schema_values import NUMBER, STRING, ArgumentTypes, ArgumentWriter, as_json
 from services.router.chat.tools import TOOL_NAME
 from services.router.grammar import literal_regex, quoted
@@ -49,7 +49,6 @@ from shared.grammar import GrammarError
 _CALL = "call:"
 _KEY = re.compile(r"[^:,{}\[\]<]+")
 _BARE_KEY = re.compile(r"\w+")
-_KEY_RULE = r"/\w+/"
 # Longest array that a schema of a strict tool can demand or allow explicitly: the grammar counts its items.
 _MAX_COUNT = 1000
 # Deepest nesting of a strict tool's schema. Python limits the depth of recursion.
@@ -284,7 +283,7 @@ class _ValueRules:
         """Names of the rules for any value and for any object."""
         name = self.rules.reserve()
         word = self.rules.terminal(r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null/")
-        pair = self.rules.rule(f'({self.rules.terminal(_KEY_RULE)} | {self._string(ANY_TEXT)}) ":" {name}')
+        pair = self.rules.rule(f'({self.rules.terminal(WORD_TERMINAL)} | {self._string(ANY_TEXT)}) ":" {name}')
         any_object = self.rules.rule(f'"{{" ({pair} ("," {pair})*)? "}}"')
         self.rules.define(name, f'{self._string(ANY_TEXT)} | {any_object} | "[" ({name} ("," {name})*)? "]" | {word}')
         return name, any_object

@@ -12,7 +12,7 @@ string in single quotes without escapes, or one of Python's words None, True and
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import json
 import re
 from collections.abc import Container
@@ -53,6 +53,9 @@ from shared.grammar import GrammarError
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")
+# The name of an argument. It has more than \w: Python's does not include accents that are characters of their own,
+# which many languages need.
+_NAME = re.compile(r"[^=()\[\]\s,]+")
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 _PYTHON_WORDS = {json_word: word for word, json_word in _WORDS.items()}
 _SCALAR = re.compile(r"[^\s,)]+")
@@ -112,9 +115,9 @@ def _read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None
                 builder.arguments("{")
             builder.arguments("}")
             return True
-        key = yield from feed.all(_WORD)
+        key = yield from feed.all(_NAME)
         yield from feed.all(SPACE)
-        if not key or not (yield from feed.word("=")):
+        if not _is_name(key) or not (yield from feed.word("=")):
             return _broken_off(feed, builder, separator)
         if separator == "{":
             builder.begin_call(name)
@@ -187,49 +190,61 @@ class _Exact:
 
     def grammar(self, wanted: WantedCalls) -> CallsGrammar:
         """As OwnArguments.grammar. Arguments of functions that are not strict can have any values."""
-        rules = Rules()
-        comma = rules.terminal("/, ?/")
+        arguments = _ArgumentRules()
         calls = [
-            f"{quoted(f'{name}(')} {_arguments(ObjectSchema.of_tool(schema), rules, comma)}"
+            f"{quoted(f'{name}(')} {arguments.of(ObjectSchema.of_tool(schema))}"
             for name, schema in wanted.strict.items()
         ]
         if wanted.names:
-            calls.append(f'name "(" {_arguments(ANY_OBJECT, rules, comma)}')
-        one = rules.rule(" | ".join(calls))
-        further = f" ({comma} {one})*" if wanted.several else ""
-        return CallsGrammar(f'"[" {one}{further} "]"', rules.text, rules.schemas)
+            calls.append(f'name "(" {arguments.of(ANY_OBJECT)}')
+        one = arguments.rules.rule(" | ".join(calls))
+        further = f" ({arguments.comma} {one})*" if wanted.several else ""
+        return CallsGrammar(f'"[" {one}{further} "]"', arguments.rules.text, arguments.rules.schemas)
 
     def reader(self, strict: Schemas) -> Read:
         return _read_exactly
 
 
-def _arguments(schema: ObjectSchema, rules: Rules, comma: str) -> str:
-    """Returns an expression for a call's arguments and the parenthesis that ends the call."""
-    value = functools.partial(_value, rules)
-    return rules.members(schema, _named, between='"="', comma=comma, end='")"', value=value)
+class _ArgumentRules:
+    """Grammar rules for the arguments of calls."""
+
+    def __init__(self) -> None:
+        self.rules = Rules()
+        self.comma = self.rules.terminal("/, ?/")
+        # Names of the rules for values. Many arguments can refer to the same long list of values.
+        self._names: dict[tuple[Definitions, str], str] = {}
+
+    def of(self, schema: ObjectSchema) -> str:
+        """Returns an expression for a call's arguments and the parenthesis that ends the call. Raises GrammarError."""
+        return self.rules.members(schema, _named, between='"="', comma=self.comma, end='")"', value=self._value)
+
+    def _value(self, schema: Any, definitions: Definitions) -> str:
+        """Returns the name of the rule for values that match a schema."""
+        found = assertions(schema)
+        key = (definitions, json.dumps(found))
+        if key not in self._names:
+            self._names[key] = self.rules.rule(" | ".join(self._alternatives(found, definitions)))
+        return self._names[key]
+
+    def _alternatives(self, schema: Any, definitions: Definitions) -> list[str]:
+        with contextlib.suppress(UnsupportedKeywordError):
+            listed_values(flat(schema, definitions))  # raises NoValueError if the list has no value of the type
+        text = TextValue.of(schema, definitions, "'")
+        alternatives = [self.rules.json(schema, definitions)]
+        if text is not None and text.types == {"string"}:
+            alternatives.append(self.rules.terminal(rf"/'({text.regex})'/ & /'[^'\\\n]*'/"))
+        alternatives += (f'"{_PYTHON_WORDS[word]}"' for word in json_words(schema, definitions))
+        return alternatives
+
+
+def _is_name(text: str) -> bool:
+    return bool(_WORD.fullmatch(text)) or text.isidentifier()
 
 
 def _named(name: str) -> str:
-    if not _WORD.fullmatch(name):
+    if not _is_name(name):
         raise GrammarError(f"this model's form of tool calls cannot write the argument {name[:64]!r}")
     return quoted(f"{name}=")
-
-
-def _value(rules: Rules, schema: Any, definitions: Definitions) -> str:
-    """Returns the name of the rule for values that match a schema. Raises GrammarError."""
-    text = TextValue.of(schema, definitions, "'")
-    try:
-        values = listed_values(flat(schema, definitions))
-    except UnsupportedKeywordError:
-        values = None
-    if values is None:
-        alternatives = [rules.json(assertions(schema), definitions)]
-    else:
-        alternatives = [quoted(json.dumps(value, ensure_ascii=False)) for value in values]
-    if text is not None and text.types == {"string"}:
-        alternatives.append(rules.terminal(rf"/'({text.regex})'/ & /'[^'\\\n]*'/"))
-    alternatives += (f'"{_PYTHON_WORDS[word]}"' for word in json_words(schema, definitions))
-    return rules.rule(" | ".join(alternatives))
 
 
 def _read_exactly(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -249,7 +264,7 @@ def _read_exact_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
         return False
     before = "{"
     while not (yield from feed.word(")")):
-        key = yield from feed.all(_WORD)
+        key = yield from feed.all(_NAME)
         if not (yield from feed.word("=")):
             return False
         if before == "{":
@@ -293,8 +308,8 @@ def _call_source(name: str, arguments: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Returns a literal of Python that the grammar of strict calls accepts, too."""
-    source = json.dumps(value, ensure_ascii=False)
+    """Returns JSON, or Python's word for None, True or False; the grammar of strict calls accepts both."""
+    source = json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")  # llguidance wants this one escaped
     return _PYTHON_WORDS.get(source, source)
 
 

@@ -12,19 +12,21 @@ from services.router.chat.argument_schema import Definitions, NoValueError, Obje
 from services.router.grammar import literal_regex
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError
 
-# Terminal for the names that need no quotes.
-_WORD = r"/\w+/"
+# Terminal for the names that need no quotes. In a grammar, \w has all that Unicode counts as parts of words: more than
+# Python's \w, such as accents that are characters of their own.
+WORD_TERMINAL = r"/\w+/"
 
 
 class Rules:
     """Rules with names of their own. Equal rules share one name."""
 
-    __slots__ = ("_bodies", "_names", "_num_bytes", "_numbers", "_schemas")
+    __slots__ = ("_bodies", "_json_names", "_names", "_num_bytes", "_numbers", "_schemas")
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        # Names by what they stand for: the body of a rule, or a schema.
+        # Names by what they stand for.
         self._names: dict[str, str] = {}
+        self._json_names: dict[tuple[Definitions, str], str] = {}
         self._bodies: dict[str, str] = {}
         self._schemas: dict[str, Mapping[str, Any]] = {}
         self._num_bytes = 0
@@ -57,16 +59,16 @@ class Rules:
     def json(self, schema: Any, definitions: Definitions) -> str:
         """Returns an expression for JSON that matches a schema. Raises GrammarError if the schemas are too large
         together, because each has its own copy of the definitions that it needs."""
-        key = f"{id(definitions)} {json.dumps(schema)}"
-        if key not in self._names:
+        key = (definitions, json.dumps(schema))
+        if key not in self._json_names:
             inner = definitions.of(schema)
             whole = {**schema, "$defs": inner} if inner else schema
             self._num_bytes += len(json.dumps(whole))
             if self._num_bytes > MAX_GRAMMAR_BYTES:
                 raise GrammarError(f"the grammar of the calls has more than {MAX_GRAMMAR_BYTES} bytes")
-            self._names[key] = f"json_{next(self._numbers)}"
-            self._schemas[self._names[key]] = whole
-        return f"@{self._names[key]}"
+            self._json_names[key] = f"json_{next(self._numbers)}"
+            self._schemas[self._json_names[key]] = whole
+        return f"@{self._json_names[key]}"
 
     def members(
         self,
@@ -80,15 +82,15 @@ class Rules:
         """Returns an expression for an object's members, in the order of the schema, and its end.
 
         `named`: returns an expression for the name of a member of the schema and the text between it and the value.
-        `between`: expression for that text alone; it follows the names of additional members, which consist of
-        letters, digits and underscores. `comma`: expression for the text between two members. `end`: expression for the
+        `between`: expression for that text alone; it follows the names of additional members, which match
+        WORD_TERMINAL. `comma`: expression for the text between two members. `end`: expression for the
         end of the object. `value`: returns an expression for the values that match a schema. Raises what `named` and
         `value` raise; NoValueError only if the member is required, because others can be left out."""
         # `after`: what can follow an earlier member; `first`: what can follow the beginning of the object.
         after = first = end
         if schema.additional is not False:
             excluded = "|".join(map(literal_regex, schema.properties))
-            key = self.terminal(f"{_WORD} & ~/{excluded}/" if excluded else _WORD)
+            key = self.terminal(f"{WORD_TERMINAL} & ~/{excluded}/" if excluded else WORD_TERMINAL)
             with contextlib.suppress(NoValueError):
                 other = self.rule(f"{key} {between} {value(schema.additional, schema.definitions)}")
                 after = self.rule(f"({comma} {other})* {end}")

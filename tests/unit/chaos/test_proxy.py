@@ -90,6 +90,31 @@ def test_a_link_that_is_down_refuses_connections_until_it_is_up_again() -> None:
     asyncio.run(scenario())
 
 
+def test_what_a_side_sent_before_it_ended_arrives() -> None:
+    """The other side keeps sending, as HTTP/2 does with its window updates, and reads late."""
+    answer = bytes(3_000_000)
+
+    async def send(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def scenario() -> None:
+        port = free_port()
+        async with asyncio.timeout(HANG_S), await asyncio.start_server(send, "127.0.0.1", port):
+            proxy = Proxy(free_port(), f"127.0.0.1:{port}")
+            await proxy.up()
+            async with connection(proxy) as (reader, writer):
+                received = b""
+                while piece := await reader.read(10_000):
+                    received += piece
+                    writer.write(b"more, please")
+                assert len(received) == len(answer)
+            await proxy.down()
+
+    asyncio.run(scenario())
+
+
 def test_a_stalled_link_holds_bytes_back_and_loses_none() -> None:
     async def scenario() -> None:
         async with proxied() as proxy, connection(proxy) as old:

@@ -15,8 +15,7 @@ from tests.bare_tree import ROOT, environment
 TOOLS = ("hypothesis", "pytest", "pytest_timeout", "xdist")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("tools", [TOOLS, ("pytest",)], ids=len)
+@pytest.mark.parametrize("tools", [TOOLS, pytest.param(("pytest",), marks=pytest.mark.thorough)], ids=len)
 def test_they_are_collected_from_a_bare_tree(tmp_path: Path, tools: tuple[str, ...]) -> None:
     # Plugins are found by what pip has written, hidden or not.
     plugins = [f"-p{name}" for name in ("pytest_timeout", "xdist.plugin") if name.partition(".")[0] in tools]

@@ -24,7 +24,7 @@ from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.slot_constraints import SlotConstraints
 from tests.fakes.waiting import HANG_S, wait_until
 
-TOKENIZER = Path(__file__).parents[4] / "quire/models/quire-chat/tokenizer.json"
+TOKENIZER = Path(__file__).parents[3] / "quire/models/quire-chat/tokenizer.json"
 STORY = "Once upon a time there was a fox, who ran. " * 400
 # Schema of a text with more characters than a lexer has room for.
 LONG_TEXT = {"type": "string", "maxLength": 16_000}

@@ -1,7 +1,8 @@
-"""Prints the fields of the installed SDKs' request types, by request and by object in the request.
+"""Prints the fields of the installed SDKs' request types, and the values that the types list for them.
 
-The program needs only the SDKs, so it runs in any environment. It does not list objects that a server refuses by their
-`type` (images, tools that a provider runs itself), because the server also refuses new kinds of them.
+The program needs only the SDKs, so it runs in any environment. The output is by request and by object in the request.
+It has no objects that a server refuses by their `type` (images, tools that a provider runs itself), because the server
+also refuses new kinds of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from typing import Any, get_args, get_type_hints
+from collections.abc import Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 # The types with the fields of each request or object. For a method, the fields are its parameters.
 REQUESTS = {
@@ -147,32 +149,58 @@ REQUESTS = {
 }
 
 
-def fields(place: str) -> set[str]:
+# The fields of an object, each with the values that its type lists. No values: the type lists none.
+Values = dict[str, list[Any]]
+
+
+def _fields(place: str) -> Values:
     module, _, path = place.partition(":")
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
     if inspect.isfunction(found):
-        return set(inspect.signature(found).parameters) - {"self", "request_options"}
-    return _fields(found)
+        hints = get_type_hints(found)
+        return {
+            name: _listed(hints[name])
+            for name in inspect.signature(found).parameters
+            if name not in ("self", "request_options")
+        }
+    return _fields_of(found)
 
 
-def _fields(kind: Any) -> set[str]:
+def _fields_of(kind: Any) -> Values:
     """Returns the fields of a pydantic model or a TypedDict, inherited ones included, or of all members of a union."""
     if members := get_args(kind):
-        return set().union(*map(_fields, members))
-    return set(getattr(kind, "model_fields", None) or get_type_hints(kind, include_extras=True))
+        return _joined(map(_fields_of, members))
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: _listed(hints[name]) for name in getattr(kind, "model_fields", hints)}
 
 
-def main() -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
+def _listed(kind: Any) -> list[Any]:
+    """Returns the values of all `Literal` in a type, which can be optional or that of an array."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [value for part in get_args(kind) for value in _listed(part)]
+
+
+def _joined(objects: Iterable[Values]) -> Values:
+    joined: Values = {}
+    for fields in objects:
+        for name, values in fields.items():
+            own = joined.setdefault(name, [])
+            own += [value for value in values if value not in own]
+    return joined
+
+
+def main() -> dict[str, Values]:
+    found: dict[str, Values] = {}
     for name, places in REQUESTS.items():
         try:
             importlib.import_module(name.partition(".")[0])
         except ImportError:
             continue
-        found[name] = set().union(*map(fields, places))
-    return {name: sorted(names) for name, names in found.items()}
+        found[name] = _joined(map(_fields, places))
+    return found
 
 
 if __name__ == "__main__":

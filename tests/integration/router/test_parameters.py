@@ -385,7 +385,7 @@ async def test_a_hostile_template_is_ended_and_the_next_is_rendered(start_router
 async def test_labels_are_accepted_and_checked(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler())
     labels = {
-        "user": "me", "safety_identifier": "me", "store": True, "service_tier": "flex",
+        "user": "me", "safety_identifier": "me", "store": True, "service_tier": "fast",
         "metadata": {f"key-{index}": "value" for index in range(16)},
     }  # fmt: skip
     await api.chat(**labels)
@@ -393,7 +393,7 @@ async def test_labels_are_accepted_and_checked(start_router: StartRouter) -> Non
     for name, value, param in (
         ("user", 7, "user"),
         ("store", "yes", "store"),
-        ("service_tier", "gold", "service_tier"),
+        ("service_tier", 7, "service_tier"),
         ("metadata", {str(index): "" for index in range(17)}, "metadata"),
         ("metadata", {"key": "x" * 513}, "metadata.key"),
         ("metadata", {"key": 1}, "metadata.key"),

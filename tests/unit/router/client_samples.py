@@ -175,3 +175,12 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "cohere.embed.text": _OF_TEXT,
     "cohere.rerank": _values(documents=["z"], model="other", priority=5, query="z", top_n=1),
 }  # fmt: skip
+
+# What a value of a field needs beside it in the same object, by object, field and value.
+VALUES_BESIDE: dict[tuple[str, str, str], Mapping[str, Any]] = {
+    ("openai.chat.message", "role", "function"): {"name": "f"},
+    ("openai.chat.message", "role", "tool"): {"tool_call_id": "c"},
+    ("openai.chat.response_format", "type", "json_schema"): {"json_schema": {"name": "s", "schema": {}}},
+    ("openai.responses.text.format", "type", "json_schema"): {"name": "s", "schema": {}},
+    ("anthropic.tool_choice", "type", "tool"): {"name": "add"},
+}

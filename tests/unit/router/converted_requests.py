@@ -74,7 +74,8 @@ class Converter:
     def __init__(self) -> None:
         threads = TextThreads(1)
         config = json.dumps(tokenizer_config()).encode()
-        embedding = EmbeddingInfo(8, is_matryoshka=True, matryoshka_dimensions=(), prompts={"query": "Query: "})
+        prompts = {name: f"{name}: " for name in ("query", "document", "classification", "clustering")}
+        embedding = EmbeddingInfo(8, is_matryoshka=True, matryoshka_dimensions=(), prompts=prompts)
         info = ModelInfo(
             "m", (), 256, 512, frozenset({2}), SamplingParams(), "", 0, "Fake", "none", embedding=embedding
         )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ import pytest
 from services.router.errors import ApiError
 from tests.e2e.clients import request_fields
 from tests.unit.router.client_fields import TABLE
-from tests.unit.router.client_samples import ONLY, SAMPLES
+from tests.unit.router.client_samples import ONLY, SAMPLES, VALUES_BESIDE, Sample
 from tests.unit.router.client_tables.fields import Fields
 from tests.unit.router.converted_requests import Converter
 
 
-def unknown_fields(found: dict[str, list[str]]) -> dict[str, set[str]]:
+def unknown_fields(found: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
     """`found`: as request_fields prints them. By request: those that the table lacks."""
     missing = {name: set(names) - (TABLE[name].names if name in TABLE else set()) for name, names in found.items()}
     return {name: names for name, names in missing.items() if names}
@@ -78,6 +79,59 @@ def test_every_sample_is_of_a_served_field() -> None:
     assert {name: set(samples) for name, samples in SAMPLES.items()} == {
         name: set(fields.served.split()) for name, fields in TABLE.items()
     }
+
+
+@pytest.mark.parametrize("name", request_fields.main())
+async def test_no_value_that_an_sdk_lists_is_dropped(converter: Converter, name: str) -> None:
+    assert await dropped_values(converter, name, request_fields.main()[name]) == []
+
+
+async def test_a_value_that_a_new_version_brings_is_found(converter: Converter) -> None:
+    found = {"reasoning_effort": ["low", "high"], "service_tier": ["gold"], "modalities": ["smell"], "tools": []}
+    assert await dropped_values(converter, "openai.chat", found) == []
+    # `input_text` is the same as `output_text`, and is named as such. A third one is refused.
+    found = {"type": ["input_text", "output_text", "smell"]}
+    assert await dropped_values(converter, "openai.responses.message.text", found) == []
+    found = {"include": ["message.output_text.logprobs", "reasoning.encrypted_content", "telepathy"]}
+    assert await dropped_values(converter, "openai.responses", found) == [
+        "include: reasoning.encrypted_content and telepathy have the same effect"
+    ]
+
+
+async def dropped_values(converter: Converter, name: str, values_by_field: Mapping[str, list[Any]]) -> list[str]:
+    """Returns which of the values are dropped or refused against the table. The values of a served field differ in
+    their effect, or are refused. All values of an ignored field are accepted. Those of a refused one are refused, or
+    are what the server does anyway."""
+    fields = TABLE[name]
+    wrong: list[str] = []
+    for field, values in values_by_field.items():
+        if field in fields.headers.split():
+            continue
+        sample = SAMPLES[name].get(field, Sample(None))
+        is_array = isinstance(fields.refused.get(field, sample.value), list)
+        without = repr(await converter.convert(fields.request, fields.inside({**sample.beside})))
+        found: dict[str, list[Any]] = defaultdict(list)
+        for value in values:
+            beside = {**sample.beside, **VALUES_BESIDE.get((name, field, value), {})}
+            given = {**beside, field: [value] if is_array else value}
+            try:
+                converted = repr(await converter.convert(fields.request, fields.inside(given)))
+            except ApiError as error:
+                # The error of a value that is served is about what it needs beside it.
+                if field in fields.ignored or not any(one in (error.param or "") for one in given):
+                    wrong.append(f"{field}: {value} is refused: {error.message}")
+            else:
+                found[converted].append(value)
+                if field in fields.refused and converted != without:
+                    wrong.append(f"{field}: {value} has an effect")
+        if field in fields.served.split():
+            alike = fields.alike.get(field, frozenset())
+            wrong += [
+                f"{field}: {' and '.join(same)} have the same effect"
+                for same in found.values()
+                if len(same) > 1 and not alike.issuperset(same)
+            ]
+    return wrong
 
 
 def descriptions(fields: Fields) -> dict[str, str]:

@@ -198,9 +198,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
         ),
     )
     store: bool | None = Field(None, description="Validated, but has no effect: nothing is stored.")
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = Field(
-        None, description="Validated, but has no effect: there is only one tier."
-    )
+    service_tier: str | None = Field(None, description="Any name; no effect: there is only one tier.")
 
     def check(self, max_n: int) -> None:
         """Checks constraints that the schema cannot express. Raises ApiError."""

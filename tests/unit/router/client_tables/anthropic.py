@@ -128,6 +128,8 @@ TABLE: dict[str, Fields] = {
     "anthropic.thinking": Fields(
         Thinking, MessagesBody, lambda given: _MESSAGE | {"thinking": {"type": "adaptive"} | given},
         "budget_tokens display type", ignored={"block_binding": "Thinking blocks are not checked."},
+        # When to reason is up to the model.
+        alike={"type": frozenset({"enabled", "adaptive", "between_tools"})},
     ),
     "anthropic.output_config": Fields(
         OutputConfig, MessagesBody, lambda given: _MESSAGE | {"output_config": given}, "effort format",

@@ -67,6 +67,14 @@ TABLE: dict[str, Fields] = {
             "store": STORE,
             "stream_options": "Padding against those who measure packets; the text is the same.",
         },
+        # Each adds something to items that this server refuses or never makes.
+        alike={
+            "include": frozenset({
+                "code_interpreter_call.outputs", "computer_call_output.output.image_url", "file_search_call.results",
+                "message.input_image.image_url", "reasoning.encrypted_content", "web_search_call.action.sources",
+                "web_search_call.results",
+            })
+        },
         refused={
             "background": True, "background_options": {"completion_window": "2h"},
             "context_management": [{"type": "compaction"}], "conversation": "c", "image": {},
@@ -111,6 +119,8 @@ TABLE: dict[str, Fields] = {
     "openai.responses.message.text": Fields(
         Part, ResponseBody, _parts({"role": "assistant"}, "content", {"type": "output_text", "text": "x"}),
         "text type", ignored={"annotations": CITED, "logprobs": ITEM, "prompt_cache_breakpoint": CACHE},
+        # The message's role says whose text it is.
+        alike={"type": frozenset({"input_text", "output_text"})},
     ),
     "openai.responses.message.refusal": Fields(
         Part, ResponseBody, _parts({"role": "assistant"}, "content", {"type": "refusal", "refusal": "x"}),

@@ -84,9 +84,11 @@ NPM_OPTIONS := --ignore-scripts --no-audit --no-fund --loglevel=error
 	cd examples/javascript && $(NPM) ci $(NPM_OPTIONS)
 	touch $@
 
-.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json .venv-node/npm
+.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/requirements-openai-3.txt tests/e2e/clients/node/package.json .venv-node/npm
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
+	.venv-clients/bin/pip install $(PIP_OPTIONS) -r tests/e2e/clients/requirements.txt
+	test -x .venv-clients/openai-3/bin/python || $(PYTHON) -m venv .venv-clients/openai-3
+	.venv-clients/openai-3/bin/pip install $(PIP_OPTIONS) -r tests/e2e/clients/requirements-openai-3.txt
 	cp tests/e2e/clients/node/package.json .venv-clients/
 	$(NPM) install $(NPM_OPTIONS) --prefix .venv-clients
 	touch $@

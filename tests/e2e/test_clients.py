@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import os
 import subprocess
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.e2e.conftest import ROOT, Server
-from tests.fakes.tools import CLIENTS_PYTHON, needs_clients
+from tests.fakes.tools import CLIENTS_PYTHON, NODE, NODE_MODULES, OPENAI_3_PYTHON, needs_clients, needs_node
 from tests.fakes.waiting import HANG_S
 
-CLIENTS = ("openai", "langchain", "litellm", "instructor")
+PROGRAMS = ROOT / "tests" / "e2e" / "clients"
+# The command of each client's program.
+CLIENTS = {
+    "openai": (CLIENTS_PYTHON, PROGRAMS / "openai_client.py"),
+    "langchain": (CLIENTS_PYTHON, PROGRAMS / "langchain_client.py"),
+    "litellm": (CLIENTS_PYTHON, PROGRAMS / "litellm_client.py"),
+    "instructor": (CLIENTS_PYTHON, PROGRAMS / "instructor_client.py"),
+    "llama-index": (CLIENTS_PYTHON, PROGRAMS / "llama_index_client.py"),
+    "pydantic-ai": (OPENAI_3_PYTHON, PROGRAMS / "pydantic_ai_client.py"),
+    "openai-agents": (OPENAI_3_PYTHON, PROGRAMS / "openai_agents_client.py"),
+    "ai-sdk": (NODE, PROGRAMS / "node" / "ai_sdk_client.cjs"),
+}
 # Nothing is looked up in the internet, and nothing is reported there.
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LITELLM_LOG": "ERROR"}
 
-pytestmark = needs_clients()
+pytestmark = [needs_clients(), needs_node("ai")]
 
 
 @pytest.fixture(scope="module", params=CLIENTS)
 def answers(request: pytest.FixtureRequest, server: Server) -> dict[str, Any]:
     """What the client's program prints of each part. It runs once, because some clients take seconds to import."""
-    program = ROOT / "tests" / "e2e" / "clients" / f"{request.param}_client.py"
+    parts = ("chat", "stream", "error", "structured")
     result = subprocess.run(
-        [CLIENTS_PYTHON, program, f"{server.url}/v1", server.model, "chat", "stream", "error", "structured"],
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE,
+        [*CLIENTS[request.param], f"{server.url}/v1", server.model, *parts],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        | OFFLINE
+        | {"NODE_PATH": str(NODE_MODULES)},
         capture_output=True,
         text=True,
         timeout=HANG_S,
@@ -51,3 +67,24 @@ def test_a_tool_call_or_a_structured_reply(answers: dict[str, Any]) -> None:
     answer = answers["structured"]
     assert answer["name"] == "judge"
     assert answer["verdict"] in ("yes", "no")
+
+
+def test_cohere_s_vectors_ranking_and_error(server: Server) -> None:
+    result = subprocess.run(
+        [CLIENTS_PYTHON, PROGRAMS / "cohere_client.py", server.url, server.model],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert result.returncode == 0, result.stderr
+    answers = json.loads(result.stdout)
+    for floats, bits, encoded in zip(answers["float"], answers["binary"], answers["base64"], strict=True):
+        assert math.fsum(value * value for value in floats) == pytest.approx(1)
+        assert np.frombuffer(base64.b64decode(encoded), "<f4").tolist() == np.array(floats, "f4").tolist()
+        assert bits == (np.packbits(np.array(floats) > 0).astype(int) - 128).tolist()
+    # The query is the second document. The sum of the products of these float32 numbers is a little above 1.
+    ((index, score),) = answers["ranking"]
+    assert (index, score) == (1, 1)
+    status, body = answers["refused"]
+    assert (status, body["error"]["param"]) == (400, "top_n")

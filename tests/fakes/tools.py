@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Python with the clients that nobody here wrote, Node.js, and the packages from npm.
+# Python with clients that nobody here wrote.
 CLIENTS_PYTHON = Path(os.environ.get("QUIRE_CLIENTS_PYTHON", _ROOT / ".venv-clients" / "bin" / "python"))
+# Python with libraries that need openai 3. No version of the others can be installed beside it.
+OPENAI_3_PYTHON = CLIENTS_PYTHON.parents[1] / "openai-3" / "bin" / "python"
 NODE = Path(os.environ.get("QUIRE_NODE", _ROOT / ".venv-node" / "bin" / "node"))
+# Packages from npm.
 NODE_MODULES = Path(os.environ.get("QUIRE_CLIENTS_NODE_MODULES", _ROOT / ".venv-clients" / "node_modules"))
 
 
@@ -32,8 +35,8 @@ def import_or_skip(module: str, reason: str) -> Any:
 
 
 def needs_clients() -> pytest.MarkDecorator:
-    """Marks tests that need the Python environment with the clients."""
-    return needs(CLIENTS_PYTHON.exists(), "environment of clients")
+    """Marks tests that need the Python environments with the clients."""
+    return needs(CLIENTS_PYTHON.exists() and OPENAI_3_PYTHON.exists(), "environment of clients")
 
 
 def needs_node(package: str | None = None) -> pytest.MarkDecorator:

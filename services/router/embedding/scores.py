@@ -114,6 +114,7 @@ async def cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -
     def work() -> list[float]:
         left, right = [floats_of(vector) for vector in first], [floats_of(vector) for vector in second]
         pairs = zip(left * (len(right) if len(left) == 1 else 1), right, strict=True)
-        return [sum(map(operator.mul, a, b)) for a, b in pairs]
+        # Rounding can bring the product of two equal vectors above 1.
+        return [min(1.0, max(-1.0, sum(map(operator.mul, a, b)))) for a, b in pairs]
 
     return await model.tokenizer.threads.run(sum(map(len, second)) // _VECTOR_BYTES_PER_CHAR, work)

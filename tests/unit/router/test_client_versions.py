@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[3]
 
 def installed() -> set[tuple[str, str]]:
     """By name and version, what development's environment and the clients' have."""
-    pins = (ROOT / "constraints.txt").read_text() + (ROOT / "tests/e2e/clients/requirements.txt").read_text()
+    files = [ROOT / "constraints.txt", *(ROOT / "tests" / "e2e" / "clients").glob("requirements*.txt")]
+    pins = "\n".join(path.read_text() for path in files)
     packages = (ROOT / "tests/e2e/clients/node/package.json", ROOT / "examples/javascript/package.json")
     modules = [pair for path in packages for pair in json.loads(path.read_text())["dependencies"].items()]
     return {*re.findall(r"^([\w-]+)==(\S+)$", pins, re.MULTILINE), *modules}

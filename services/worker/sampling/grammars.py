@@ -9,6 +9,7 @@ reads the output again. This takes two states per character, so the new lexer ha
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from services.worker.heap import heap_bytes
 from services.worker.plan import U32
 from services.worker.sampling.grammar_thread import GrammarThread
 from shared.grammar import GrammarError, check_matcher, compile_grammar, has_library
@@ -26,8 +28,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Maximum number of cached grammars, including those that failed to compile. The source of a grammar has at most 64 KiB;
-# a compiled grammar takes on the order of a megabyte.
+# a compiled grammar takes on the order of a megabyte, and with a lexer that long texts have filled 11 MB (40 MB in the
+# worst case).
 MAX_GRAMMARS = 512
+# If the process has so many bytes more in use, for whatever reason, cached grammars are dropped: llguidance does not
+# say how much memory a grammar takes.
+MAX_HEAP_GROWTH = 2 << 30
+# So many of the grammars used last are not dropped, because steps may be about to take them.
+_NUM_KEPT = 32
+# The heap is also measured after so many uses of cached grammars, whose lexers may have grown.
+_USES_PER_MEASUREMENT = 16
 # Maximum number of compilations for single sequences that wait for their sequence to start, or whose sequence has ended
 # before. A scheduler asks for 8 at a time, and remembers 64. Each takes 2 to 7 MB.
 _MAX_OWN = 96
@@ -54,6 +64,9 @@ class Grammars:
         self._own: OrderedDict[bytes, Future[LLMatcher]] = OrderedDict()
         # Grammars that the thread compiles again, or soon will.
         self._being_renewed: set[str] = set()
+        self._num_uses = 0
+        # What the heap may have without grammars. Only the compiling thread uses it.
+        self._heap_floor = sys.maxsize
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
         """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which is
@@ -67,6 +80,9 @@ class Grammars:
                     self._compiled.popitem(last=False)
             else:
                 self._compiled.move_to_end(grammar)
+                self._num_uses += 1
+                if self._num_uses % _USES_PER_MEASUREMENT == 0:
+                    self._thread.run(self._bound_memory)
             return future
 
     def prepare_own(self, key: bytes, grammar: str, output: U32) -> Future[LLMatcher]:
@@ -134,7 +150,32 @@ class Grammars:
             raise GrammarError("llguidance, which structured output needs, is not installed on this worker")
         if self._tokenizer is None:
             self._tokenizer = self._read_tokenizer()
+        self._bound_memory()
         return compile_grammar(grammar, self._tokenizer)
+
+    def _bound_memory(self) -> None:
+        """Drops grammars, those first that were not used for longest, until the heap has shrunk enough."""
+        heap = heap_bytes()
+        self._heap_floor = min(self._heap_floor, heap)
+        num_dropped = 0
+        while heap > self._heap_floor + MAX_HEAP_GROWTH and self._drop_oldest():
+            num_dropped += 1
+            heap = heap_bytes()
+        if heap > self._heap_floor + MAX_HEAP_GROWTH:
+            # The grammars of running sequences take it, or something else. Fewer are dropped as long as it is in use.
+            self._heap_floor = heap - MAX_HEAP_GROWTH // 2
+        if num_dropped:
+            logger.info("dropped %d compiled grammars to save memory; the heap has %d MB", num_dropped, heap >> 20)
+
+    def _drop_oldest(self) -> bool:
+        """Drops the grammar that was not used for longest; frees it, which takes about a millisecond. Returns whether
+        there was one to drop."""
+        with self._lock:
+            if len(self._compiled) <= _NUM_KEPT or not next(iter(self._compiled.values())).done():
+                return False
+            _, dropped = self._compiled.popitem(last=False)
+        del dropped  # without the lock
+        return True
 
     def _read_tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 import shared.grammar
 from services.router.grammar.structure import Structure, StructureKind
+from services.worker.heap import heap_bytes
 from services.worker.plan import GeneratingSequence, SamplingParams, TokenConstraints
 from services.worker.sampling import grammars
 from services.worker.sampling.grammar_thread import GrammarThread
@@ -29,18 +30,25 @@ STORY = "Once upon a time there was a fox, who ran. " * 400
 # Schema of a text with more characters than a lexer has room for.
 LONG_TEXT = {"type": "string", "maxLength": 16_000}
 
+needs_mallinfo2 = pytest.mark.skipif(heap_bytes() == 0, reason="this C library does not say what the heap takes")
+
 
 class Worker:
     """Writes given texts. `num_own`: by slot, how often its output got a grammar of its own."""
 
     def __init__(self, schema: dict[str, Any], num_slots: int = 1) -> None:
+        """`schema`: of the texts."""
         self.tokenizer = Tokenizer.from_file(str(TOKENIZER))
         size = self.tokenizer.get_vocab_size()
         self.grammars = Grammars(TOKENIZER.read_bytes(), size, ())
         self.slots = SlotConstraints(num_slots, size, self.grammars)
-        self.grammar = Structure(StructureKind.JSON_SCHEMA, json.dumps(schema), "").to_grammar()
+        self.set_schema(schema)
         self.written: list[list[int]] = [[] for _ in range(num_slots)]
         self.num_own = [0] * num_slots
+
+    def set_schema(self, schema: dict[str, Any]) -> None:
+        """Sets the schema of texts from now on."""
+        self.grammar = Structure(StructureKind.JSON_SCHEMA, json.dumps(schema), "").to_grammar()
 
     def admit(self, slot: int, output: list[int], own_grammar_key: bytes = b"") -> str | None:
         prompt, first = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
@@ -138,6 +146,50 @@ def test_compilations_for_single_outputs_are_bounded_and_forgotten(monkeypatch: 
     assert worker.grammars.take_own(b"b") is None, "its sequence advances it"
     worker.grammars.forget_own()
     assert worker.grammars.own(b"c") is None
+
+
+@needs_mallinfo2
+def test_grammars_with_full_lexers_are_dropped_before_they_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 12 MB. All are compiled first, so that none is compiled while their lexers grow."""
+    monkeypatch.setattr(grammars, "MAX_HEAP_GROWTH", 40 << 20)
+    monkeypatch.setattr(grammars, "_NUM_KEPT", 2)
+    monkeypatch.setattr(grammars, "_USES_PER_MEASUREMENT", 1)
+    worker = Worker(LONG_TEXT)
+    before = heap_bytes()
+    schemas = [{**LONG_TEXT, "minLength": number} for number in range(8)]
+    for schema in schemas:
+        worker.set_schema(schema)
+        assert worker.write('"some text"') == ""
+    for schema in schemas:
+        worker.set_schema(schema)
+        assert worker.write(json.dumps(STORY[:3_900]), has_own=False) == ""
+    worker.grammars._thread.run(lambda: None).result(HANG_S)
+    assert 2 < len(worker.grammars._compiled) < 6
+    assert heap_bytes() - before < 80 << 20
+
+
+@needs_mallinfo2
+def test_memory_that_something_else_takes_does_not_keep_grammars_from_being_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grammars, "MAX_HEAP_GROWTH", 40 << 20)
+    monkeypatch.setattr(grammars, "_NUM_KEPT", 2)
+    worker = Worker({"type": "string"})
+
+    def compile_all() -> int:
+        """Returns the number of cached grammars."""
+        for number in range(5):
+            worker.set_schema({"type": "string", "maxLength": 10 + number})
+            assert worker.write('"x"') == ""
+        return len(worker.grammars._compiled)
+
+    assert compile_all() == 5
+    taken = bytearray(400 << 20)
+    worker.set_schema({"type": "integer"})
+    assert worker.write("1") == ""
+    assert len(worker.grammars._compiled) == 2, "those that were used last"
+    assert compile_all() == 6
+    del taken
 
 
 def test_an_output_that_its_grammar_refuses_is_said_at_once() -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.gpu.machine import ROOT
-from quire.cli.child import die_with_parent
+from quire.cli.child import ends_with_parent
 from shared.python_child import child_environment, python_command
 from shared.status import Status, parse_status
 
@@ -68,13 +68,12 @@ def _part(folder: Path, name: str, *arguments: str) -> Iterator[_Part]:
     command = python_command("quire.cli.main", name, *arguments, "--status-fd", str(writer))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            ends_with_parent(*command),
             stdout=output,
             stderr=output,
             pass_fds=(writer,),
             cwd=ROOT,
             env=child_environment(),
-            preexec_fn=die_with_parent(),
         )
     os.close(writer)
     part = _Part(name, process, reader, log)

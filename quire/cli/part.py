@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.cli.child import die_with_parent
+from quire.cli.child import ends_with_parent
 from shared.status import Status, parse_status
 
 KEPT_LINES = 20
@@ -59,14 +59,12 @@ class Part:
         lines_reader, lines_writer = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *spec.argv,
-                *("--status-fd", str(status_writer)),
+                *ends_with_parent(*spec.argv, "--status-fd", str(status_writer)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=lines_writer,
                 pass_fds=(status_writer,),
                 env={**environment, **spec.environment},
                 start_new_session=True,
-                preexec_fn=die_with_parent(),
             )
         except OSError:
             os.close(status_reader)

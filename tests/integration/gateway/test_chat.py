@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import pty
-import signal
 import sys
 import termios
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +16,7 @@ import grpc
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
+from tests.fakes.launchers import at_terminal
 from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.conftest import Gateway
@@ -67,13 +66,6 @@ async def through_a_pipe(url: str, text: str) -> tuple[int | None, str, str]:
     return process.returncode, stdout.decode(), stderr.decode()
 
 
-def _take_terminal() -> None:
-    """As a login shell has it: in charge of the terminal, and open to its interrupts, which a suite that runs in the
-    background has switched off for its children."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Terminal:
     """`quire chat` at a terminal: what a person types, and waits to see."""
 
@@ -87,13 +79,12 @@ class Terminal:
         self._fd, slave = pty.openpty()
         termios.tcsetwinsize(slave, (50, 200))
         self._process = await asyncio.create_subprocess_exec(
-            *self._command,
+            *at_terminal(*self._command),
             env=self._environment,
             stdin=slave,
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=_take_terminal,
         )
         os.close(slave)
         asyncio.get_running_loop().add_reader(self._fd, self._read)

@@ -15,6 +15,7 @@ import pytest
 
 from quire.batch import server as server_module
 from quire.cli.run_batch import main
+from tests.fakes.launchers import interruptible
 from tests.fakes.waiting import HANG_S
 from tests.unit.bench.scripted_server import serving, whole
 
@@ -173,10 +174,8 @@ async def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path) -> None:
     words = files(tmp_path, request("a"), request("b", wait=1))
     async with serving(script) as running:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "quire.cli.main", "run-batch", *words, "--base-url", running.url),
+            *interruptible(sys.executable, "-m", "quire.cli.main", "run-batch", *words, "--base-url", running.url),
             stderr=subprocess.PIPE,
-            # Whoever runs the tests may have been started with this signal ignored, as a shell's background jobs are.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         await has_second.wait()
         while not os.path.getsize(tmp_path / "out"):  # noqa: ASYNC240, ASYNC110 - nobody tells when it has grown

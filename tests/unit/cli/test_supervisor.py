@@ -173,7 +173,7 @@ async def test_a_part_that_dies_without_a_word_is_told_by_its_last_lines() -> No
 async def test_a_program_that_is_not_there_is_told() -> None:
     stack = Stack(part("a", "ready wait"), PartSpec("b", ("/no/such/program",)))
 
-    with pytest.raises(StackError, match=r"b cannot be started: .*No such file"):
+    with pytest.raises(StackError, match=r"b failed: .*\n.*cannot run /no/such/program: .*No such file"):
         await stack.run()
 
     assert not any(map(is_running, stack.pids()))

@@ -67,8 +67,19 @@ local function with_request_id(body, id)
   return body:gsub('}%s*$', ', "request_id": "' .. id .. '"}', 1)
 end
 
+-- Removes the body of an answer to HEAD, keeping its length. Envoy removes only the bodies of its own answers. A client
+-- would take any other body for the next answer on the connection.
+local function strip_body(handle)
+  local body = handle:body(true)
+  local length = body:length()
+  if length == 0 then return end
+  body:setBytes('')
+  handle:headers():replace('content-length', tostring(length))
+end
+
 function envoy_on_response(handle)
   local headers = handle:headers()
+  local is_head = (handle:streamInfo():dynamicMetadata():get('envoy.filters.http.lua') or {}).is_head
   -- The health filter adds this header to every answer while the gateway drains.
   local drains = headers:get('x-envoy-immediate-health-check-fail') ~= nil
   headers:remove('x-envoy-immediate-health-check-fail')
@@ -101,7 +112,10 @@ function envoy_on_response(handle)
   -- The CORS headers depend on the page's origin.
   headers:add('vary', 'origin')
   local status = tonumber(headers:get(':status'))
-  if status < 400 then return end
+  if status < 400 then
+    if is_head then strip_body(handle) end
+    return
+  end
   local api = handle:metadata():get('api') or 'openai'
   local request_id = headers:get('request-id')
   -- handle:body waits for the body. Objects taken from the handle before, such as `headers`, are invalid after it.
@@ -115,4 +129,5 @@ function envoy_on_response(handle)
     local shaped = error_body or shapes[api](status, message_of(bytes))
     body:setBytes(api == 'anthropic' and with_request_id(shaped, request_id) or shaped)
   end
+  if is_head then strip_body(handle) end
 end

@@ -109,6 +109,9 @@ end
 function envoy_on_request(handle)
   if strip_root_path then strip_root_path(handle) end
   local headers = handle:headers()
+  if headers:get(':method') == 'HEAD' then
+    handle:streamInfo():dynamicMetadata():set('envoy.filters.http.lua', 'is_head', true)
+  end
   local is_grpc = (headers:get('content-type') or ''):sub(1, 16) == 'application/grpc'
   local status, grpc_status, message = fault_of(headers, is_grpc)
   if status == nil then return end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 
 import grpc
@@ -10,6 +12,7 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from deploy.envoy.routes import http_annotations
+from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.fake_router import Context, FakeRouter, aborting
@@ -73,6 +76,25 @@ async def test_probes_may_leave_out_the_body(gateway: Gateway, router: FakeRoute
         assert (reply.status, reply.body) == (405, b"")
     await router.stop()
     assert (await call(gateway.address, "HEAD", "/health")).status == 503
+
+
+async def test_the_next_answer_on_a_connection_begins_right_after_the_headers_of_one_to_head(
+    gateway: Gateway, router: FakeRouter
+) -> None:
+    """A body would be taken for the next answer, by a proxy for that of another client."""
+    host, _, port = gateway.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    for path, status in (("/health", b"200"), ("/v1/models", b"405"), ("/nowhere", b"404")):
+        for method, expected in (("HEAD", status), ("GET", b"200")):
+            asked = path if method == "HEAD" else "/health"
+            writer.write(f"{method} {asked} HTTP/1.1\r\nhost: {gateway.address}\r\n\r\n".encode())
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG_S)
+            assert head.split(b" ")[:2] == [b"HTTP/1.1", expected], (method, path, head)
+            (length,) = re.findall(rb"content-length: (\d+)", head)
+            assert int(length) > 0, path
+            if method == "GET":
+                assert json.loads(await reader.readexactly(int(length))) == {"router": "fake"}
+    writer.close()
 
 
 async def test_an_action_that_there_is_not_is_404(gateway: Gateway, router: FakeRouter) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from quire.cli.child import ends_with_parent
+from quire.cli.child import bound_to_parent
 from shared.python_child import child_environment, python_command
 
 
@@ -55,7 +55,7 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> It
     `environment`: variables beside this process's own.
     """
     process = subprocess.Popen(
-        ends_with_parent(*python_command(*arguments)),
+        bound_to_parent(*python_command(*arguments)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=child_environment() | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.gpu.machine import ROOT
-from quire.cli.child import ends_with_parent
+from quire.cli.child import bound_to_parent
 from shared.python_child import child_environment, python_command
 from shared.status import Status, parse_status
 
@@ -68,7 +68,7 @@ def _part(folder: Path, name: str, *arguments: str) -> Iterator[_Part]:
     command = python_command("quire.cli.main", name, *arguments, "--status-fd", str(writer))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            ends_with_parent(*command),
+            bound_to_parent(*command),
             stdout=output,
             stderr=output,
             pass_fds=(writer,),

@@ -22,13 +22,16 @@ except OSError as error:
 """
 
 
-def ends_with_parent(*command: str) -> tuple[str, ...]:
-    """Returns a command that becomes `command`, and that this process must start. The kernel kills it as soon as the
+def bound_to_parent(*command: str) -> tuple[str, ...]:
+    """Wraps a command in a launcher, which only this process may start. The kernel kills the child as soon as the
     thread that started it has ended, even if SIGKILL ended it. Only Linux supports this. On other systems, a parent
     that is killed leaves its children running.
 
+    The child is as if it had been started directly, except that Python's start adds LC_CTYPE to its environment in the
+    C locale. A program that is not there ends with status 1.
+
     A preexec_fn would do the same, but it runs in a fork of this process, where gRPC's threads are missing. gRPC then
-    aborts the child at times: one in 36, in a process with four threads that make calls.
+    aborts the child at times: one in 37, in a process with four threads that make calls.
     """
     if sys.platform != "linux":
         return command

@@ -19,7 +19,7 @@ from deploy.envoy.config import GatewayConfig
 from deploy.envoy.files import SharedFiles
 from deploy.envoy.render import render, too_large
 from deploy.envoy.tracing import tracing_of
-from quire.cli.child import ends_with_parent
+from quire.cli.child import bound_to_parent
 from quire.cli.http_probe import Answer, ask
 from quire.cli.large_bodies import refuse_large_bodies
 from quire.cli.router_file import RouterFile
@@ -178,7 +178,7 @@ async def _run(
         # Linux divides the processor time by sessions first (autogroups). Alone in a session, Envoy at times waited for
         # a second, while other parts, which had one session together, were busy (docs/adr/0021-answers-in-pieces.md).
         envoy = await asyncio.create_subprocess_exec(
-            *ends_with_parent(*envoy_command(config, configuration)), process_group=0
+            *bound_to_parent(*envoy_command(config, configuration)), process_group=0
         )
         return await _watch(envoy, config, admin, drain, routers, reporter, stop, hurry)
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quire.cli.child import ends_with_parent
+from quire.cli.child import bound_to_parent
 from shared.status import Status, parse_status
 
 KEPT_LINES = 20
@@ -52,14 +52,15 @@ class Part:
 
     @classmethod
     async def start(cls, spec: PartSpec, environment: Mapping[str, str], observer: PartObserver) -> Part:
-        """Starts the part. Raises OSError if the program cannot be run."""
+        """Starts the part. Raises OSError if there can be no process. A program that cannot be run fails as a part that
+        ends at once."""
         # Create the pipes with os.pipe. With pipes that asyncio creates, `wait()` would return only after every process
         # has closed them, and a child process of the part can hold them open longer than the part runs.
         status_reader, status_writer = os.pipe()
         lines_reader, lines_writer = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *ends_with_parent(*spec.argv, "--status-fd", str(status_writer)),
+                *bound_to_parent(*spec.argv, "--status-fd", str(status_writer)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=lines_writer,
                 pass_fds=(status_writer,),

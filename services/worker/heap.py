@@ -16,7 +16,8 @@ class _Mallinfo2(ctypes.Structure):
 
 def heap_bytes() -> int:
     """Returns the number of bytes that are allocated with malloc, in all threads, including those that were never
-    touched; 0 if the C library does not say (glibc before 2.33, others). Takes some 20 µs."""
+    touched; 0 if the C library does not say (glibc before 2.33, others). Takes some 20 µs, and up to a millisecond if
+    there are very many free pieces. Memory of another allocator, such as a preloaded jemalloc, does not count."""
     mallinfo2 = _mallinfo2()
     if mallinfo2 is None:
         return 0

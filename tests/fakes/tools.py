@@ -12,7 +12,7 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[2]
 # Python with clients that nobody here wrote.
 CLIENTS_PYTHON = Path(os.environ.get("QUIRE_CLIENTS_PYTHON", _ROOT / ".venv-clients" / "bin" / "python"))
-# Python with libraries that need openai 3. No version of the others can be installed beside it.
+# Python with libraries that need openai 3. They conflict with the openai 2 that CLIENTS_PYTHON has.
 OPENAI_3_PYTHON = CLIENTS_PYTHON.parents[1] / "openai-3" / "bin" / "python"
 NODE = Path(os.environ.get("QUIRE_NODE", _ROOT / ".venv-node" / "bin" / "node"))
 # Packages from npm.
@@ -35,8 +35,13 @@ def import_or_skip(module: str, reason: str) -> Any:
 
 
 def needs_clients() -> pytest.MarkDecorator:
-    """Marks tests that need the Python environments with the clients."""
-    return needs(CLIENTS_PYTHON.exists() and OPENAI_3_PYTHON.exists(), "environment of clients")
+    """Marks tests that need the Python environment with the clients."""
+    return needs(CLIENTS_PYTHON.exists(), "environment of clients")
+
+
+def needs_openai_3() -> pytest.MarkDecorator:
+    """Marks tests that need the environment with the clients that use openai 3."""
+    return needs(OPENAI_3_PYTHON.exists(), "environment of clients with openai 3")
 
 
 def needs_node(package: str | None = None) -> pytest.MarkDecorator:

@@ -13,7 +13,9 @@ import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
+from itertools import islice
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -34,7 +36,7 @@ MAX_GRAMMARS = 512
 # If the process has so many bytes more in use, for whatever reason, cached grammars are dropped: llguidance does not
 # say how much memory a grammar takes.
 MAX_HEAP_GROWTH = 2 << 30
-# So many of the grammars used last are not dropped, because steps may be about to take them.
+# So many of the grammars used last are not dropped.
 _NUM_KEPT = 32
 # The heap is also measured after so many uses of cached grammars, whose lexers may have grown.
 _USES_PER_MEASUREMENT = 16
@@ -60,6 +62,8 @@ class Grammars:
         self._thread = GrammarThread()
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        # Those that the cache has dropped, as long as a sequence or a plan has the future. They can still be shared.
+        self._dropped: WeakValueDictionary[str, Future[LLMatcher]] = WeakValueDictionary()
         # Compilations for single sequences, by the scheduler's key.
         self._own: OrderedDict[bytes, Future[LLMatcher]] = OrderedDict()
         # Grammars that the thread compiles again, or soon will.
@@ -70,20 +74,26 @@ class Grammars:
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
         """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which is
-        in the state at the start of an output. The matcher is shared, so callers must not advance it. If the grammar
-        cannot be compiled, the future fails with GrammarError."""
+        in the state at the start of an output. The matcher is shared, so callers must not advance it. It stays in the
+        cache for as long as a caller keeps the future. If the grammar cannot be compiled, the future fails with
+        GrammarError."""
         with self._lock:
-            future = self._compiled.get(grammar)
+            future = self._compiled.pop(grammar, None) or self._dropped.pop(grammar, None)
             if future is None:
-                future = self._compiled[grammar] = self._thread.run(lambda: self._compile(grammar))
-                while len(self._compiled) > MAX_GRAMMARS:
-                    self._compiled.popitem(last=False)
+                future = self._thread.run(lambda: self._compile(grammar))
             else:
-                self._compiled.move_to_end(grammar)
                 self._num_uses += 1
                 if self._num_uses % _USES_PER_MEASUREMENT == 0:
                     self._thread.run(self._bound_memory)
+            self._compiled[grammar] = future  # at the end: used last
+            while len(self._compiled) > MAX_GRAMMARS:
+                self._drop(next(iter(self._compiled)))
             return future
+
+    def _drop(self, grammar: str) -> Future[LLMatcher]:
+        """Drops a grammar from the cache. The caller holds the lock, and should forget the result without it."""
+        self._dropped[grammar] = future = self._compiled.pop(grammar)
+        return future
 
     def prepare_own(self, key: bytes, grammar: str, output: U32) -> Future[LLMatcher]:
         """Starts to compile a grammar for one sequence, and to read its output. Compilations that are shared go before.
@@ -115,6 +125,8 @@ class Grammars:
         """Compiles a grammar again after a copy of `failed`, the matcher of `prepare`, has failed; then replaces it in
         the cache. Does not wait for this."""
         with self._lock:
+            if self._dropped.get(grammar) is failed:
+                del self._dropped[grammar]
             if self._compiled.get(grammar) is failed and grammar not in self._being_renewed:
                 self._being_renewed.add(grammar)
                 self._thread.run(lambda: self._renew(grammar))
@@ -154,7 +166,7 @@ class Grammars:
         return compile_grammar(grammar, self._tokenizer)
 
     def _bound_memory(self) -> None:
-        """Drops grammars, those first that were not used for longest, until the heap has shrunk enough."""
+        """Drops grammars, those first that were not used for longest, until the heap is small enough."""
         heap = heap_bytes()
         self._heap_floor = min(self._heap_floor, heap)
         num_dropped = 0
@@ -162,19 +174,21 @@ class Grammars:
             num_dropped += 1
             heap = heap_bytes()
         if heap > self._heap_floor + MAX_HEAP_GROWTH:
-            # The grammars of running sequences take it, or something else. Fewer are dropped as long as it is in use.
+            # The grammars of running sequences take it, or something else. Meanwhile others can be shared all the same.
             self._heap_floor = heap - MAX_HEAP_GROWTH // 2
         if num_dropped:
             logger.info("dropped %d compiled grammars to save memory; the heap has %d MB", num_dropped, heap >> 20)
 
     def _drop_oldest(self) -> bool:
-        """Drops the grammar that was not used for longest; frees it, which takes about a millisecond. Returns whether
-        there was one to drop."""
+        """Drops the compiled grammar that was not used for longest. Returns whether there was one. Freeing it takes
+        about a millisecond, in which the interpreter's lock is held."""
         with self._lock:
-            if len(self._compiled) <= _NUM_KEPT or not next(iter(self._compiled.values())).done():
+            candidates = islice(self._compiled.items(), max(0, len(self._compiled) - _NUM_KEPT))
+            oldest = next((grammar for grammar, future in candidates if future.done()), None)
+            if oldest is None:
                 return False
-            _, dropped = self._compiled.popitem(last=False)
-        del dropped  # without the lock
+            dropped = self._drop(oldest)
+        del dropped  # frees it; others need not wait for self._lock meanwhile
         return True
 
     def _read_tokenizer(self) -> LLTokenizer:

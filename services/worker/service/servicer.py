@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -211,6 +212,7 @@ class _Epoch:
         `write`."""
         end: Outcome | None = None
         step_id = 0
+        grammars_of_plans: deque[list[Future[LLMatcher]]] = deque(maxlen=MAX_QUEUED_STEPS + 1)
         try:
             joiner = PartJoiner[worker_pb2.RunRequest]()
             while (received := await messages.next()) is not None:
@@ -231,7 +233,8 @@ class _Epoch:
                     raise PlanError(f"the plan is for epoch {plan.epoch}, but the current epoch is {self.number}")
                 if plan.step_id != step_id:
                     raise PlanError(f"the plan has step_id {plan.step_id}, but the next step_id is {step_id}")
-                await self._compile_missing(plan)
+                # The cache drops none of these before the step thread has taken them.
+                grammars_of_plans.append(await self._compiled(plan))
                 await self._permits.acquire()
                 late_after_s = request.plan.late_after_s or DEFAULT_LATE_AFTER_S
                 self._steps.submit(self.recipient, plan, late_after_s)
@@ -287,16 +290,20 @@ class _Epoch:
             prepared = self._grammars.prepare(request.grammar)
         prepared.add_done_callback(answer)
 
-    async def _compile_missing(self, plan: StepPlan) -> None:
-        """Waits until all grammars of the plan are compiled. Starts to compile those that were never prepared, or were
-        forgotten since. If the step thread waited for grammars instead, all sequences would wait. If a
-        grammar cannot be compiled, its sequence fails when the sequence is admitted."""
+    async def _compiled(self, plan: StepPlan) -> list[Future[LLMatcher]]:
+        """Waits until all grammars of the plan are compiled, and returns the shared ones. Starts to compile those that
+        were never prepared, or were forgotten since. If the step thread waited for grammars instead, all sequences
+        would wait. If a grammar cannot be compiled, its sequence fails when the sequence is admitted."""
+        compiled = []
         for sequence in plan.new_sequences:
             if sequence.grammar:
                 own = self._grammars.own(sequence.own_grammar_key)
                 future = self._grammars.prepare(sequence.grammar) if own is None else own
                 if not future.done():
                     await asyncio.wait((asyncio.wrap_future(future),))
+                if own is None:
+                    compiled.append(future)
+        return compiled
 
     def _deliver(self, outcome: Outcome) -> None:
         """Takes a result from the step thread."""

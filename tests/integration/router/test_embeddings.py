@@ -241,6 +241,16 @@ def cosine(a: str, b: str) -> float:
     return sum(x * y for x, y in zip(expected(a, normalize=True), expected(b, normalize=True), strict=True))
 
 
+async def test_rounding_brings_no_cosine_above_1(start_router: StartRouter) -> None:
+    texts = [f"text {number}" for number in range(50)]
+    assert max(cosine(text, text) for text in texts) > 1
+    api = await start_router(embedding_scheduler())
+    reply = (await api.post("CreateScore", {"text_1": texts, "text_2": texts})).json
+    scores = [entry["score"] for entry in reply["data"]]
+    assert max(scores) == 1
+    assert scores == pytest.approx([1] * 50)
+
+
 async def test_scores_are_cosines_of_one_with_each_or_pair_by_pair(start_router: StartRouter) -> None:
     api = await start_router(embedding_scheduler())
     for first, second, pairs in (

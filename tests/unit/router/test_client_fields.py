@@ -92,46 +92,56 @@ async def test_a_value_that_a_new_version_brings_is_found(converter: Converter) 
     # `input_text` is the same as `output_text`, and is named as such. A third one is refused.
     found = {"type": ["input_text", "output_text", "smell"]}
     assert await dropped_values(converter, "openai.responses.message.text", found) == []
-    found = {"include": ["message.output_text.logprobs", "reasoning.encrypted_content", "telepathy"]}
-    assert await dropped_values(converter, "openai.responses", found) == [
-        "include: reasoning.encrypted_content and telepathy have the same effect"
-    ]
+    found = {"include": ["message.output_text.logprobs", "telepathy"]}
+    assert await dropped_values(converter, "openai.responses", found) == ["include: telepathy has no effect"]
+    found = {"type": ["adaptive", "enabled", "disabled", "omniscient"], "display": ["summarized", "omitted"]}
+    assert await dropped_values(converter, "anthropic.thinking", found) == []
 
 
 async def dropped_values(converter: Converter, name: str, values_by_field: Mapping[str, list[Any]]) -> list[str]:
     """Returns which of the values are dropped or refused against the table. The values of a served field differ in
-    their effect, or are refused. All values of an ignored field are accepted. Those of a refused one are refused, or
-    are what the server does anyway."""
+    their effect, or are refused. If the field takes any value, each listed one has an effect. All values of an ignored
+    field are accepted, and those of a refused one are refused, or are what the server does anyway."""
     fields = TABLE[name]
     wrong: list[str] = []
     for field, values in values_by_field.items():
         if field in fields.headers.split():
             continue
-        sample = SAMPLES[name].get(field, Sample(None))
+        sample, alike = SAMPLES[name].get(field, Sample(None)), fields.alike.get(field, frozenset())
         is_array = isinstance(fields.refused.get(field, sample.value), list)
-        without = repr(await converter.convert(fields.request, fields.inside({**sample.beside})))
+        without = await converter.convert(fields.request, fields.inside({**sample.beside}))
+        given = {**sample.beside, field: ["telepathy"] if is_array else "telepathy"}
+        takes_any = not isinstance(await converted(converter, fields, given), ApiError)
         found: dict[str, list[Any]] = defaultdict(list)
         for value in values:
             beside = {**sample.beside, **VALUES_BESIDE.get((name, field, value), {})}
             given = {**beside, field: [value] if is_array else value}
-            try:
-                converted = repr(await converter.convert(fields.request, fields.inside(given)))
-            except ApiError as error:
+            made = await converted(converter, fields, given)
+            if isinstance(made, ApiError):
                 # The error of a value that is served is about what it needs beside it.
-                if field in fields.ignored or not any(one in (error.param or "") for one in given):
-                    wrong.append(f"{field}: {value} is refused: {error.message}")
-            else:
-                found[converted].append(value)
-                if field in fields.refused and converted != without:
-                    wrong.append(f"{field}: {value} has an effect")
-        if field in fields.served.split():
-            alike = fields.alike.get(field, frozenset())
-            wrong += [
-                f"{field}: {' and '.join(same)} have the same effect"
-                for same in found.values()
-                if len(same) > 1 and not alike.issuperset(same)
-            ]
+                if field in fields.ignored or not any(one in (made.param or "") for one in given):
+                    wrong.append(f"{field}: {value} is refused: {made.message}")
+            elif field in fields.served.split():
+                found[repr(made)].append(value)
+                if takes_any and made == without and value not in alike:
+                    wrong.append(f"{field}: {value} has no effect")
+            # Some answers repeat an ignored field.
+            elif made[0] != without[0]:
+                wrong.append(f"{field}: {value} has an effect")
+        wrong += [
+            f"{field}: {' and '.join(same)} have the same effect"
+            for same in found.values()
+            if len(same) > 1 and not alike.issuperset(same)
+        ]
     return wrong
+
+
+async def converted(converter: Converter, fields: Fields, given: dict[str, Any]) -> list[Any] | ApiError:
+    """Returns what a request with these fields becomes, or its error."""
+    try:
+        return await converter.convert(fields.request, fields.inside(given))
+    except ApiError as error:
+        return error
 
 
 def descriptions(fields: Fields) -> dict[str, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import weakref
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -166,6 +168,63 @@ def test_grammars_with_full_lexers_are_dropped_before_they_take_much_memory(monk
     worker.grammars._thread.run(lambda: None).result(HANG_S)
     assert 2 < len(worker.grammars._compiled) < 6
     assert heap_bytes() - before < 80 << 20
+
+
+class FakeMatcher:
+    pass
+
+
+class FakeHeap:
+    """Grammars take 100 MB each. `other`: what something else takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.other = 0
+        self._alive: WeakSet[Any] = WeakSet()
+        monkeypatch.setattr(grammars, "heap_bytes", lambda: self.other + (len(self._alive) * 100 << 20))
+        monkeypatch.setattr(grammars, "compile_grammar", self._compile)
+        monkeypatch.setattr(grammars, "_NUM_KEPT", 2)
+
+    def _compile(self, *_: object) -> Any:
+        matcher = FakeMatcher()
+        self._alive.add(matcher)
+        return matcher
+
+
+def test_a_grammar_that_a_sequence_has_is_shared_although_the_cache_has_dropped_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    FakeHeap(monkeypatch)
+    cache = Worker({"type": "string"}).grammars
+    used, unused = cache.prepare("used"), weakref.ref(cache.prepare("unused"))
+    for number in range(40):
+        cache.prepare(str(number)).result(HANG_S)
+    assert "used" not in cache._compiled
+    assert unused() is None
+    assert cache.prepare("used") is used
+    # Once its lexer has failed, it is not shared any more.
+    for number in range(40):
+        cache.prepare(f"again {number}").result(HANG_S)
+    cache.renew("used", used)
+    assert cache.prepare("used") is not used
+
+
+def test_a_grammar_that_waits_for_its_compilation_keeps_none_from_being_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heap = FakeHeap(monkeypatch)
+    cache = Worker({"type": "string"}).grammars
+    for number in range(10):
+        cache.prepare(str(number)).result(HANG_S)
+    begins = threading.Event()
+    cache._thread.run(begins.wait)
+    waiting = [cache.prepare(name) for name in ("a", "b", "c")]
+    for number in range(10):
+        cache.prepare(str(number))
+    heap.other = 1600 << 20
+    begins.set()
+    waiting[0].result(HANG_S)
+    cache._thread.run(lambda: None).result(HANG_S)
+    assert set(map(str, range(6))).isdisjoint(cache._compiled)
 
 
 @needs_mallinfo2

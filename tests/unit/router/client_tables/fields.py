@@ -38,7 +38,8 @@ class Fields:
     refused: Mapping[str, Any] = field(default_factory=dict)
     # What SDKs send as headers.
     headers: str = ""
-    # By name of a served field: values that mean the same here, with the reason in a comment. All others differ.
+    # By name of a served field: values that mean the same here, or nothing, with the reason in a comment. All others
+    # differ.
     alike: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property

@@ -84,6 +84,8 @@ TABLE: dict[str, Fields] = {
         ChatMessage, ChatCompletionRequest, lambda given: {"messages": [{"role": "assistant", "content": "x"} | given]},
         "content function_call name refusal role tool_call_id tool_calls",
         refused={"audio": {"id": "a"}},
+        # The message above has this role already.
+        alike={"role": frozenset({"assistant"})},
     ),
     "openai.chat.message.text": Fields(
         TextPart, ChatCompletionRequest,

@@ -52,8 +52,8 @@ class Part:
 
     @classmethod
     async def start(cls, spec: PartSpec, environment: Mapping[str, str], observer: PartObserver) -> Part:
-        """Starts the part. Raises OSError if there can be no process. A program that cannot be run fails as a part that
-        ends at once."""
+        """Starts the part. Raises OSError if the system cannot start another process. If the program cannot be run, the
+        part ends at once with status 1."""
         # Create the pipes with os.pipe. With pipes that asyncio creates, `wait()` would return only after every process
         # has closed them, and a child process of the part can hold them open longer than the part runs.
         status_reader, status_writer = os.pipe()

@@ -69,14 +69,15 @@ class Grammars:
         # Grammars that the thread compiles again, or soon will.
         self._being_renewed: set[str] = set()
         self._num_uses = 0
-        # What the heap may have without grammars. Only the compiling thread uses it.
+        # Size of the heap that its growth is counted from. Only the compiling thread uses it.
         self._heap_floor = sys.maxsize
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
         """Starts to compile a grammar, unless it is in the cache. Returns a future of the grammar's matcher, which is
-        in the state at the start of an output. The matcher is shared, so callers must not advance it. It stays in the
-        cache for as long as a caller keeps the future. If the grammar cannot be compiled, the future fails with
-        GrammarError."""
+        in the state at the start of an output. The matcher is shared, so callers must not advance it. While a caller
+        keeps the future, others get the same one, unless the matcher has failed (`renew`). If the grammar cannot be
+        compiled, the future fails with GrammarError."""
+        dropped: list[Future[LLMatcher]] = []  # freed after the lock is
         with self._lock:
             future = self._compiled.pop(grammar, None) or self._dropped.pop(grammar, None)
             if future is None:
@@ -87,11 +88,12 @@ class Grammars:
                     self._thread.run(self._bound_memory)
             self._compiled[grammar] = future  # at the end: used last
             while len(self._compiled) > MAX_GRAMMARS:
-                self._drop(next(iter(self._compiled)))
+                dropped.append(self._drop(next(iter(self._compiled))))
             return future
 
     def _drop(self, grammar: str) -> Future[LLMatcher]:
-        """Drops a grammar from the cache. The caller holds the lock, and should forget the result without it."""
+        """Drops a grammar from the cache, and returns it. The caller holds the lock. It should keep the result until it
+        has released the lock, because freeing a grammar takes time."""
         self._dropped[grammar] = future = self._compiled.pop(grammar)
         return future
 
@@ -174,7 +176,7 @@ class Grammars:
             num_dropped += 1
             heap = heap_bytes()
         if heap > self._heap_floor + MAX_HEAP_GROWTH:
-            # The grammars of running sequences take it, or something else. Meanwhile others can be shared all the same.
+            # Grammars of running sequences or something else take the memory. To drop all others again would not help.
             self._heap_floor = heap - MAX_HEAP_GROWTH // 2
         if num_dropped:
             logger.info("dropped %d compiled grammars to save memory; the heap has %d MB", num_dropped, heap >> 20)

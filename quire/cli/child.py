@@ -28,7 +28,7 @@ def bound_to_parent(*command: str) -> tuple[str, ...]:
     that is killed leaves its children running.
 
     The child is as if it had been started directly, except that Python's start adds LC_CTYPE to its environment in the
-    C locale. A program that is not there ends with status 1.
+    C locale. If the program cannot be run, the child ends with status 1.
 
     A preexec_fn would do the same, but it runs in a fork of this process, where gRPC's threads are missing. gRPC then
     aborts the child at times: one in 37, in a process with four threads that make calls.

@@ -181,9 +181,9 @@ test-real-models: .venv/dev ## compare trained models, one of each family, with 
 	$(BIN)/python -m tests.models.real $(if $(MODELS),--models $(MODELS)) --record benchmarks/results/real_models.md
 
 STEADY_RUNS ?= 10
-STEADY_TESTS ?= -m processes
+STEADY_TESTS ?= -m "processes and not thorough"
 STEADY_RECORD ?= build/steady/runs.jsonl
-test-steady: .venv/dev clients ## run tests that start processes ten times each: as in CI, on one core, beside two busy loops
+test-steady: .venv/dev clients ## run the tests of `make test` that start processes ten times each: as in CI, on one core, beside two busy loops
 	$(BIN)/python -m tests.steady --runs $(STEADY_RUNS) --record $(STEADY_RECORD) $(PYTEST_OPTIONS) $(STEADY_TESTS)
 
 check: .venv/dev lint types imports proto-check ## run the static checks

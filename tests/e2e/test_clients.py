@@ -35,6 +35,7 @@ CLIENTS = {
     "pydantic-ai": (OPENAI_3_PYTHON, "pydantic_ai_client.py", needs_openai_3()),
     "openai-agents": (OPENAI_3_PYTHON, "openai_agents_client.py", needs_openai_3()),
     "ai-sdk": (NODE, "node/ai_sdk_client.cjs", needs_node("ai")),
+    "openai-js": (NODE, "node/openai_client.cjs", needs_node("openai")),
 }
 # Nothing is looked up in the internet, and nothing is reported there.
 OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LITELLM_LOG": "ERROR"}

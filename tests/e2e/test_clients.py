@@ -7,6 +7,8 @@ import json
 import math
 import os
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,12 +28,13 @@ from tests.fakes.waiting import HANG_S
 
 PROGRAMS = ROOT / "tests" / "e2e" / "clients"
 # The program of each client, the interpreter that runs it, and what it needs.
-CLIENTS = {
+CLIENTS: dict[str, tuple[str | Path, str, Any]] = {
     "openai": (CLIENTS_PYTHON, "openai_client.py", needs_clients()),
     "langchain": (CLIENTS_PYTHON, "langchain_client.py", needs_clients()),
     "litellm": (CLIENTS_PYTHON, "litellm_client.py", needs_clients()),
     "instructor": (CLIENTS_PYTHON, "instructor_client.py", needs_clients()),
     "llama-index": (CLIENTS_PYTHON, "llama_index_client.py", needs_clients()),
+    "huggingface_hub": (sys.executable, "hub_client.py", ()),
     "pydantic-ai": (OPENAI_3_PYTHON, "pydantic_ai_client.py", needs_openai_3()),
     "openai-agents": (OPENAI_3_PYTHON, "openai_agents_client.py", needs_openai_3()),
     "ai-sdk": (NODE, "node/ai_sdk_client.cjs", needs_node("ai")),

@@ -7,7 +7,9 @@ import base64
 import hashlib
 import json
 import math
+import re
 import struct
+import time
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +23,7 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.router.embedding import embedder
 from services.router.embedding.embedder import MAX_OPEN, MAX_OPEN_TOKENS
 from services.router.http.json import PIECE_BYTES
+from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import MAX_MODEL_LEN, MODEL, RefusedError, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, unpack
 from tests.integration.router.small_tokenizers import byte_level
@@ -63,6 +66,9 @@ async def test_every_form_of_input_gets_a_vector_each_in_order(start_router: Sta
     for given, wanted in ((texts[0], texts[:1]), (texts, texts), (ids[0], texts[:1]), (ids, texts)):
         reply = (await api.post("CreateEmbedding", {"model": MODEL, "input": given, "user": "me"})).json
         assert reply["object"] == "list"
+        # As vLLM's; Mistral's client reads no answer without an id.
+        assert re.fullmatch("embd-[0-9a-f]{32}", reply["id"])
+        assert abs(time.time() - reply["created"]) < HANG_S
         assert reply["model"] == MODEL
         assert [entry["index"] for entry in reply["data"]] == list(range(len(wanted)))
         assert [entry["embedding"] for entry in reply["data"]] == [expected(text) for text in wanted]

@@ -310,6 +310,19 @@ def test_an_assistant_s_earlier_message_may_hold_whatever_a_model_wrote() -> Non
     assert written[4]["tool_calls"] == messages[4]["tool_calls"]
 
 
+@pytest.mark.parametrize("choice", [tool("f"), allowed("f")])
+def test_a_function_s_type_may_be_left_out(choice: dict[str, Any]) -> None:
+    """As in vLLM. Hugging Face's client names a tool without it."""
+    body = {"messages": [USER, calling("f", "{}")], "tools": [tool("f")], "tool_choice": choice}
+    text = json.dumps(body)
+    chat, chat_without = (
+        parse_body(given.encode(), ChatCompletionRequest).to_chat()
+        for given in (text, text.replace('"type": "function", ', ""))
+    )
+    assert '"type": "function", ' in text
+    assert chat_without == chat
+
+
 def test_a_refusal_is_part_of_the_text() -> None:
     contents: list[Any] = [None, "", "Well.", [{"type": "text", "text": "Well."}]]
     messages = [{"role": "assistant", "content": content, "refusal": "No."} for content in contents]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -70,7 +72,7 @@ class EmbeddingService:
 
 def _texts(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[str]:
     """Yields the answer's JSON, one vector at a time."""
-    yield '{"object":"list","data":'
+    yield f'{{"id":"embd-{uuid.uuid4().hex}","object":"list","created":{int(time.time())},"data":'
     write = base64_text if in_base64 else floats_text
     yield from array(
         f'{{"object":"embedding","index":{index},"embedding":{write(vector)}}}' for index, vector in enumerate(vectors)

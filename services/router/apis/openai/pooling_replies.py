@@ -24,7 +24,9 @@ class Embedding(Reply):
 
 
 class EmbeddingList(Reply):
+    id: str
     object: Literal["list"]
+    created: Seconds
     data: list[Embedding] = Field(description="Embeddings in the order of the inputs.")
     model: str
     usage: PoolingUsage

@@ -28,6 +28,10 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_METADATA_BYTES = 128 * 1024
 # If a peer reads nothing from its stream for this long, the stream is ended.
 STALLED_PEER_S = 2.0
+# A server that stops cancels the calls that no handler has received, once no handler has run during this many
+# consecutive intervals.
+_IDLE_INTERVALS = 5
+_INTERVAL_S = 0.1
 
 # gRPC's library starts a call anew if its peer, which closes the connection, has not seen the call. If the peer says
 # goodbye as soon as the connection is there, as one does that is just stopping, the library starts the call anew
@@ -143,7 +147,22 @@ class GrpcServer:
         """Refuses new calls at once. Cancels calls that still run after `grace` seconds. A second call can shorten the
         time."""
         await self.set_serving(False)
-        await asyncio.shield(self.server.stop(grace))
+        await asyncio.shield(self._stop(grace))
+
+    async def _stop(self, grace: float) -> None:
+        """Stops the server. When all handlers have ended, it soon cancels the remaining calls.
+
+        A call that arrives at the moment when gRPC begins to shut down can be forgotten there: it is neither refused
+        nor given to a handler, and would end only with the grace. So would a call whose request never arrives.
+        """
+        stopping = asyncio.create_task(self.server.stop(grace))
+        num_idle = 0
+        while not stopping.done():
+            await asyncio.wait([stopping], timeout=_INTERVAL_S)
+            num_idle = 0 if self._guarded.num_running else num_idle + 1
+            if num_idle == _IDLE_INTERVALS:
+                await self.server.stop(0)
+        await stopping
 
     async def _add_health_and_reflection(self) -> None:
         try:

@@ -117,28 +117,52 @@ class _Refusals:
         await context.abort(status, str(error), trailing_metadata=trailers)
 
 
+class _Running:
+    """Counts the blocks that run `with` it."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __enter__(self) -> None:
+        self.number += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.number -= 1
+
+
 class GuardedServer:
     """Registers method handlers at a grpc.aio server. Wraps each handler so that malformed requests are answered in the
-    given style and logged."""
+    given style and logged, and so that the calls in progress are counted."""
 
     def __init__(self, server: grpc.aio.Server, style: RefusalStyle = PLAIN) -> None:
         self._server = server
         self._refusals = _Refusals(RefusalLog(), style)
+        self._running = _Running()
+
+    @property
+    def num_running(self) -> int:
+        """Number of calls whose handlers have started and not ended."""
+        return self._running.number
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers(tuple(_GuardedHandlers(handler, self._refusals) for handler in handlers))
+        guarded = (_GuardedHandlers(handler, self._refusals, self._running) for handler in handlers)
+        self._server.add_generic_rpc_handlers(tuple(guarded))
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
-        guarded = {name: _guarded(handler, f"/{service}/{name}", self._refusals) for name, handler in handlers.items()}
+        guarded = {
+            name: _guarded(handler, f"/{service}/{name}", self._refusals, self._running)
+            for name, handler in handlers.items()
+        }
         self._server.add_registered_method_handlers(service, guarded)
 
 
 class _GuardedHandlers(grpc.GenericRpcHandler):
-    def __init__(self, handlers: grpc.GenericRpcHandler, refusals: _Refusals) -> None:
+    def __init__(self, handlers: grpc.GenericRpcHandler, refusals: _Refusals, running: _Running) -> None:
         self._handlers = handlers
         self._refusals = refusals
+        self._running = running
         self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -147,7 +171,7 @@ class _GuardedHandlers(grpc.GenericRpcHandler):
             handler = self._handlers.service(details)
             if handler is None:
                 return None
-            self._guarded[method] = _guarded(handler, method, self._refusals)
+            self._guarded[method] = _guarded(handler, method, self._refusals, self._running)
         return self._guarded[method]
 
 
@@ -159,7 +183,7 @@ class _Malformed:
 
 
 def _guarded(
-    handler: grpc.RpcMethodHandler[Any, Any], method: str, refusals: _Refusals
+    handler: grpc.RpcMethodHandler[Any, Any], method: str, refusals: _Refusals, running: _Running
 ) -> grpc.RpcMethodHandler[Any, Any]:
     deserialize = handler.request_deserializer
     is_streamed = bool(handler.request_streaming)
@@ -179,7 +203,7 @@ def _guarded(
         await refusals.refuse(error, peer, method, context)
 
     construct: Any = _CONSTRUCTORS[is_streamed, bool(handler.response_streaming)]
-    behaviour = _guarded_behaviour(_behaviour(handler), refuse)
+    behaviour = _guarded_behaviour(_behaviour(handler), refuse, running)
     parsing: grpc.RpcMethodHandler[Any, Any] = construct(
         behaviour, request_deserializer=parse, response_serializer=handler.response_serializer
     )
@@ -193,19 +217,23 @@ def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
 
 
 def _guarded_behaviour(
-    behaviour: Callable[[Any, Any], Any], refuse: Callable[[MalformedRequestError, str, Any], Any]
+    behaviour: Callable[[Any, Any], Any],
+    refuse: Callable[[MalformedRequestError, str, Any], Any],
+    running: _Running,
 ) -> Callable[[Any, Any], Any]:
-    """Wraps `behaviour` so that `refuse` is called for malformed requests. Returns an async generator function if
-    `behaviour` is one, otherwise a coroutine function, because grpc treats the two differently."""
+    """Wraps `behaviour` so that `refuse` is called for malformed requests, and so that `running` counts the call.
+    Returns an async generator function if `behaviour` is one, otherwise a coroutine function, because grpc treats the
+    two differently."""
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
         peer = context.peer()  # read it now, because grpc forgets the peer when the call ends
         try:
             if isinstance(request, _Malformed):
                 raise request.error
-            async with contextlib.aclosing(behaviour(request, context)) as responses:
-                async for response in responses:
-                    yield response
+            with running:
+                async with contextlib.aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        yield response
         except MalformedRequestError as error:
             await refuse(error, peer, context)
         except grpc.aio.AbortError as abort:
@@ -219,7 +247,8 @@ def _guarded_behaviour(
         try:
             if isinstance(request, _Malformed):
                 raise request.error
-            return await behaviour(request, context)
+            with running:
+                return await behaviour(request, context)
         except MalformedRequestError as error:
             await refuse(error, peer, context)
         except grpc.aio.AbortError as abort:

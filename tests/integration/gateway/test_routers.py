@@ -147,8 +147,18 @@ async def test_a_name_stands_for_all_of_its_addresses(short_directory: Path) -> 
         await router.stop()
 
 
-async def test_a_call_that_a_stopping_router_cancels_is_made_again(gateway: Gateway, router: FakeRouter) -> None:
-    cancel = aborting(grpc.StatusCode.CANCELLED, "Cancelling all calls")
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (grpc.StatusCode.CANCELLED, "CANCELLED"),
+        # If no handler received the call, or if the drain's time is over before the answer began.
+        (grpc.StatusCode.UNAVAILABLE, "Cancelling all calls"),
+    ],
+)
+async def test_a_call_that_a_stopping_router_cancels_is_made_again(
+    gateway: Gateway, router: FakeRouter, status: grpc.StatusCode, words: str
+) -> None:
+    cancel = aborting(status, words)
 
     async def script(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
         answers = cancel if router.calls == 1 else echo

@@ -18,10 +18,14 @@ _DOUBLING_RULES = "\n".join(f"r{depth} ::= r{depth + 1} r{depth + 1}" for depth 
 GRAMMARS: dict[str, dict[str, Any]] = {
     "regex, nested counts": {"regex": "((a{1,1000}){1,1000}){1,1000}"},
     "regex, 2^20 states": {"regex": "(a|b)*a(a|b){20}"},
+    "regex, 16,000 optional groups": {"regex": "(.?)" * 16_000},
     "grammar, doubling rules": {"grammar": f'root ::= r0\n{_DOUBLING_RULES}\nr40 ::= "a"'},
     "schema, 100,000 values": {"json": {"enum": [f"value {number}" for number in range(100_000)]}},
     "schema, references in a circle": {
         "json": {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}}
+    },
+    "schema, 60 patterns at once": {
+        "json": {"type": "string", "allOf": [{"pattern": f"(a|b){{{count}}}"} for count in range(60)]}
     },
     "schema, 10^9 elements": {"json": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9}},
 }

@@ -37,6 +37,9 @@ _MAX_SECONDS_EACH = 30.0
 # Number of checks after which a new process starts, because llguidance might keep memory of every check.
 _MAX_CHECKS_OF_PROCESS = 1000
 
+# With this variable, glibc gives no thread a memory pool of its own. Such a pool would take 64 MiB of the checking
+# process's address space, which is limited.
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 # Exit codes of a checking process that was ended from outside, for example by the kernel when memory is short. After
 # such an exit, the check is repeated once, because the structure is probably not the cause. The process's own limits
 # cause other exit codes.
@@ -150,7 +153,7 @@ class _CheckProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=child_environment(),
+            env=child_environment() | _ENVIRONMENT,
         )
 
     def _ask(self, question: object) -> bytes:

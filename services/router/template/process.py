@@ -24,6 +24,7 @@ from services.router.errors import ApiError
 from services.router.limits import check_text_size, num_bytes
 from services.router.template.content import ContentForm
 from services.router.template.foreign import LOST
+from shared.process_memory import address_space
 
 # Limits for one rendering.
 CPU_SECONDS = 2.0
@@ -58,7 +59,7 @@ def render(task: Mapping[str, Any]) -> dict[str, Any]:
 def _render_in_limits(line: str) -> None:
     """Renders or probes the template of one task within the limits, and writes the answer. Runs in a forked process.
     `line`: the task as JSON."""
-    memory = _address_space() + MEMORY_BYTES
+    memory = address_space() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     # The process has no handlers for the timers' signals, so a signal kills it at once, whatever it computes.
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
@@ -68,12 +69,6 @@ def _render_in_limits(line: str) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     with open(sys.stdout.fileno(), "wb", closefd=False) as output:
         output.write(answer)
-
-
-def _address_space() -> int:
-    """Returns the number of bytes that this process has mapped."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()
 
 
 def main() -> None:

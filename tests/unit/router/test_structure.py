@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import selectors
+import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +18,12 @@ from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.constraints import grammar_checker as grammar_checks
 from services.router.constraints.grammar_checker import GrammarChecks, _CheckProcess
 from services.router.errors import ApiError, ErrorKind
+from services.router.grammar.check_process import MEMORY_BYTES
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.grammar.trial import byte_tokenizer
 from services.router.http.reader import parse_body
 from shared.grammar import compile_grammar
+from shared.python_child import python_command
 from tests.fakes.waiting import HANG_S
 
 
@@ -197,6 +201,7 @@ HOSTILE = [
         "too much",
     ),
     (StructureKind.REGEX, "(.?)" * 9000, "too much"),
+    (StructureKind.REGEX, "(.?)" * 16_000, "too much"),
     (
         StructureKind.JSON_SCHEMA,
         json.dumps({"type": "string", "allOf": [{"pattern": f"(a|b){{{i}}}"} for i in range(60)]}),
@@ -231,6 +236,27 @@ async def test_what_cannot_be_used_is_refused_and_its_field_named(
 async def test_what_is_large_and_can_be_used_is(checks: GrammarChecks, kind: StructureKind, source: str) -> None:
     """Also a chain of references that would overflow a thread's usual stack, and end the process."""
     assert await checks.check(Structure(kind, source, "x"))
+
+
+def peak_of_a_check(kind: StructureKind, source: str) -> int:
+    """The most memory in bytes of a process that checks one structure."""
+    command = python_command("services.router.grammar.check_process")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as child:
+        assert child.stdin is not None
+        child.stdin.write(json.dumps({"kind": kind.value, "source": source}).encode() + b"\n")
+        child.stdin.close()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss * 1024
+
+
+def test_a_check_takes_no_more_memory_than_it_may() -> None:
+    least = peak_of_a_check(StructureKind.REGEX, "a")
+    for kind, source, words in HOSTILE:
+        if words == "too much":
+            assert peak_of_a_check(kind, source) < least + MEMORY_BYTES
 
 
 class SlowProcess:

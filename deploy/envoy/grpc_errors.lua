@@ -76,6 +76,14 @@ local function base64(bytes)
   return table.concat(letters)
 end
 
+-- The router's gRPC library refuses a request that is too large once it is decompressed, and an answer that is too large
+-- to send. Both have the status of a server that is too busy, but a retry cannot succeed. Returns 'request' or 'answer',
+-- or nil for any other message.
+function size_error(message)
+  if not message:find('message larger than max', 1, true) then return nil end
+  return message:find('^Sent') and 'answer' or 'request'
+end
+
 -- Formats the headers of an error answer. `message_of`: finds the message in a body.
 function shape_grpc_error(headers, message_of)
   local status = headers:get('grpc-status')
@@ -92,11 +100,12 @@ function shape_grpc_error(headers, message_of)
     if code == 'request_too_large' then headers:add('grpc-retry-pushback-ms', '-1') end
     headers:add('quire-error', (body:gsub('[^\32-\126]', '?')))
   else
-    -- The router's gRPC library refuses a request that is too large once it is decompressed, with the status of a server
-    -- that is too busy. Its error about an answer that is too large to send has the same words after "Sent".
-    if status == '8' and body:find('message larger than max', 1, true) and not body:find('^Sent') then
-      code = 'request_too_large'
-      headers:add('grpc-retry-pushback-ms', '-1')
+    local size = status == '8' and size_error(body)
+    if size then headers:add('grpc-retry-pushback-ms', '-1') end
+    if size == 'request' then code = 'request_too_large' end
+    if size == 'answer' then
+      status, code = '13', grpc_codes['13']
+      headers:replace('grpc-status', status)
     end
     local is_wrong = status == '12' or code == 'request_too_large'
     local kind = (is_wrong and 'invalid_request_error') or (status == '8' and 'rate_limit_error') or 'server_error'

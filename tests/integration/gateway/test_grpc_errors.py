@@ -83,22 +83,27 @@ async def test_a_router_s_error_stays_as_it_is(channel: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "code", "pushback"),
+    ("message", "status", "code", "http"),
     [
-        ("Received message larger than max (5 vs. 4)", "request_too_large", "-1"),
-        ("Sent message larger than max (5 vs. 4)", "rate_limit_exceeded", None),
+        ("Received message larger than max (5 vs. 4)", grpc.StatusCode.RESOURCE_EXHAUSTED, "request_too_large", 413),
+        ("Sent message larger than max (5 vs. 4)", grpc.StatusCode.INTERNAL, "internal_error", 500),
     ],
 )
 async def test_a_request_that_the_library_refuses_is_told_from_an_answer_that_it_refuses(
-    channel: Any, router: FakeRouter, message: str, code: str, pushback: str | None
+    channel: Any, gateway: Gateway, router: FakeRouter, message: str, status: grpc.StatusCode, code: str, http: int
 ) -> None:
+    """Neither is worth a retry."""
     router.inference.refusal = message
-    call = channel.unary_stream("/quire.inference.v1.InferenceService/Generate")(b"")
+    stream = channel.unary_stream("/quire.inference.v1.InferenceService/Generate")(b"")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
+        await stream.read()
     trailers: dict[str, Any] = dict(caught.value.trailing_metadata() or ())
-    assert (caught.value.details(), trailers.get("grpc-retry-pushback-ms")) == (message, pushback)
+    assert (caught.value.code(), caught.value.details()) == (status, message)
+    assert trailers.get("grpc-retry-pushback-ms") == "-1"
     assert json.loads(trailers["quire-error"])["error"]["code"] == code
+    reply = await call(gateway.address, "POST", "/quire.inference.v1.InferenceService/Generate", b"{}")
+    assert (reply.status, reply.error["code"]) == (http, code if http == 413 else None)
+    assert message in reply.error["message"]
 
 
 async def test_the_limit_of_bodies_holds_for_grpc_and_is_final(short_directory: Path, router: FakeRouter) -> None:

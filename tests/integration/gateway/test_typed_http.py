@@ -130,6 +130,15 @@ async def test_what_is_no_message_is_refused_with_the_reason(
         assert raw not in reply.error["message"]
 
 
+@pytest.mark.parametrize("side", ["NOTHING", "77", 7.5])
+async def test_no_enum_takes_an_unknown_name(gateway: Gateway, side: Any) -> None:
+    """Unknown numbers reach the router, which refuses them as it does over gRPC."""
+    reply = await ask(gateway, "Generate", {"text": "a", "options": {"truncationSide": side}})
+
+    assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
+    assert "truncation" in reply.error["message"]
+
+
 async def test_another_type_verb_or_method_is_refused(gateway: Gateway) -> None:
     assert (await ask(gateway, "ListModels", b"", **{"content-type": "text/plain"})).status == 415
     verb = await call(gateway.address, "GET", f"{SERVICE}/ListModels")

@@ -345,7 +345,7 @@ def test_operations_of_a_server(command: str, models: Path, path: dict[str, str]
     logs = [models / "quire.log", models / "access.jsonl"]
     for log in logs:
         log.unlink(missing_ok=True)
-    # Without a balancer in front nothing shows that it waited.
+    # tests/e2e/test_drain.py shows that it waits.
     with served(command.replace("--drain-delay 5", "--drain-delay 1"), models, path) as url:
         urllib.request.urlopen(f"{url}/v1/models", timeout=HANG_S).close()
     if "2>" in command:

@@ -614,7 +614,9 @@ class Started(_message.Message):
     num_cached_tokens: _builtins.int
     """Number of prompt tokens that were found in the prefix cache."""
     queue_us: _builtins.int
-    """Microseconds from the arrival of this attempt at the scheduler to the first plan that contains it."""
+    """Microseconds from the arrival of this attempt at the scheduler to the first plan that contains it. Unset: not
+    measured.
+    """
     num_host_cached_tokens: _builtins.int
     """Number of tokens among num_cached_tokens whose KV was loaded from host memory."""
     def __init__(

@@ -343,6 +343,8 @@ async def test_a_client_that_never_reads_is_given_up(
         await scheduler.wait_for(lambda: bool(scheduler.submits))
         while api.router.generator.num_requests:
             await api.get("GetHealth")
+        # The scheduler computes no more for it.
+        await scheduler.wait_for(lambda: len(scheduler.aborted) == 64)
         # When the client reads at last, it finds what had been sent, and then why there is no more.
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read_rest(call)

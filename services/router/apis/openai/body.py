@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, Tag
+from pydantic import Field, Tag, WithJsonSchema
 
 from services.router.apis.openai.structure_fields import StructureFields
 from services.router.errors import invalid
@@ -54,6 +54,13 @@ _WITHOUT_EFFECT = frozenset(
     | {"verbosity", "spaces_between_special_tokens", "request_id", "session_id", "stream_interval", "vllm_xargs"}
     | {"routed_experts_prompt_start", "return_mm_kwargs"}
 )
+
+# -1 has an error of its own. It is valid in vLLM.
+_PromptLogprobs = Annotated[
+    int,
+    Field(ge=-1, le=MAX_LOGPROBS),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS}),
+]
 
 
 class StreamOptions(Body):
@@ -142,10 +149,8 @@ class GenerationBody(Body, StructureFields, SamplingFields):
         lt=2**31,
         description="Scheduling priority, if the server schedules by priority; a lower value runs earlier.",
     )
-    prompt_logprobs: int | None = Field(
+    prompt_logprobs: _PromptLogprobs | None = Field(
         None,
-        ge=-1,
-        le=MAX_LOGPROBS,
         description=(
             "Number of most likely tokens to return at each position of the prompt, with the log probability of "
             "each prompt token, in vLLM's format. Not with `stream`. -1, the whole vocabulary, is refused. The "

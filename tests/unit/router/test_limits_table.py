@@ -12,6 +12,7 @@ from deploy.envoy.config import GatewayConfig
 from services.router.chat import tools
 from services.router.config import RouterConfig
 from services.router.constraints import resolution as constraints
+from services.router.dispatch import submission
 from services.router.limits import json_bounds, large_bodies, text_size
 from services.router.rpc import wire_bounds
 from services.scheduler import submit_checks
@@ -34,7 +35,7 @@ def test_the_table_has_the_code_s_value(constant: str) -> None:
     assert float(rows()[constant].replace(",", "")) == getattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("module", [json_bounds, large_bodies, text_size, wire_bounds, tools])
+@pytest.mark.parametrize("module", [json_bounds, large_bodies, text_size, wire_bounds, tools, submission])
 def test_every_bound_of_these_is_in_the_table(module: object) -> None:
     bounds = {name for name in vars(module) if name.startswith("MAX_")}
     imported = "MAX_ITEMS" if module is wire_bounds else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.abuse import apis, bombs, columns, large, malformed
+from benchmarks.abuse import apis, bombs, columns, large, malformed, typed_json
 from benchmarks.abuse.attack import Row
 from benchmarks.abuse.connections import (
     silent_readers,
@@ -22,4 +22,4 @@ _CONNECTIONS = (
     Row("200 gRPC-Web messages that trickle in", partial(trickling_messages, 200), (408,), copies=(1,)),
     Row("200 headers that trickle in", partial(trickling_headers, 200), (408,), copies=(1,)),
 )
-ROWS = (*large.ROWS, *apis.ROWS, *_CONNECTIONS, *bombs.ROWS, *malformed.ROWS, *columns.ROWS)
+ROWS = (*large.ROWS, *apis.ROWS, *typed_json.ROWS, *_CONNECTIONS, *bombs.ROWS, *malformed.ROWS, *columns.ROWS)

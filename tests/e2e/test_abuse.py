@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks.abuse import apis, bombs, large, malformed
+from benchmarks.abuse import apis, bombs, large, malformed, typed_json
 from benchmarks.abuse.attack import Answer, Row, Target
 from benchmarks.abuse.connections import (
     silent_readers,
@@ -29,6 +29,13 @@ SMALLER = (
     Row("text", partial(large.long_text, 50_000), (200, *large.REFUSED), "prompt"),
     Row("nested", large.nested, large.REFUSED),
     Row("number", large.long_number, large.REFUSED),
+    # A little more than the bounds on arrays, objects and values.
+    Row("blocks", partial(large.content_blocks, 33_000), (400,)),
+    Row("options", partial(large.ollama_options, 66_000), (400,)),
+    Row("unknown fields", partial(large.unknown_fields, 66_000), (400,)),
+    Row("messages", partial(large.many_messages, 11_000), (400,), "messages"),
+    Row("ids", partial(large.token_ids, 530_000), (400,), "prompt"),
+    Row("strings", partial(large.template_list, 132_000), (400,), "chat_template_kwargs.names"),
 )
 # Of the other APIs, what is refused once it has been counted, and a little of what is taken.
 OTHERS = (
@@ -41,11 +48,16 @@ OTHERS = (
     Row("gRPC embed", partial(apis.embed_ids, 4, 100), (200,)),
     Row("gRPC score", partial(apis.typed_scores, 20), (200,)),
 )
-# Those that are refused at once: others take two seconds of a processor's time each.
-BOMBS = (
-    *(row for row in bombs.ROWS if "recursion" in row.name),
-    *(row for row in bombs.ROWS if row.name.startswith("grammar bomb: schema")),
+TYPED = (
+    *(row for row in typed_json.ROWS if 400 in row.statuses and 200 not in row.statuses),
+    Row("text", partial(typed_json.text, 50_000), (200,)),
+    Row("tokens to text", partial(typed_json.texts_of_tokens, 5000), (200,)),
+    Row("embeddings", partial(typed_json.embedded, 20), (200,)),
+    Row("log probabilities", partial(typed_json.log_probabilities, 4, 5), (200,)),
 )
+# Those that are refused soon: others take two seconds of a processor's time each.
+SLOW_BOMBS = ("8 long texts of one schema", "template bomb: a loop of 10^10", "grammar bomb: grammar, doubling rules")
+BOMBS = tuple(row for row in bombs.ROWS if row.name not in SLOW_BOMBS)
 CONNECTIONS = (
     Row("slow readers", partial(slow_readers, 10, 2.0), (200,)),
     Row("silent readers", partial(silent_readers, 10, 2.0), (200,)),
@@ -69,8 +81,8 @@ async def answers(target: Target, rows: Sequence[Row]) -> dict[str, Answer]:
 
 @pytest.mark.parametrize(
     "rows",
-    [malformed.ROWS, BOMBS, SMALLER, OTHERS, CONNECTIONS],
-    ids=["malformed", "bombs", "large", "others", "connections"],
+    [malformed.ROWS, BOMBS, SMALLER, OTHERS, TYPED, CONNECTIONS],
+    ids=["malformed", "bombs", "large", "others", "typed", "connections"],
 )
 async def test_hostile_requests_get_their_answer_and_harm_nobody(server: Server, rows: Sequence[Row]) -> None:
     found = await answers(Target("127.0.0.1", server.direct_port), rows)

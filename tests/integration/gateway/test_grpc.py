@@ -5,12 +5,12 @@ from __future__ import annotations
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from quire.worker.v1 import worker_pb2_grpc
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.fake_router import FakeRouter, error_json
+from tests.integration.router.test_reflection import VERSIONS, ReflectionClient
 
 
 async def test_typed_calls_pass(gateway: Gateway) -> None:
@@ -35,16 +35,10 @@ async def test_health_and_reflection_are_the_routers(gateway: Gateway) -> None:
     async with grpc.aio.insecure_channel(gateway.address) as channel:
         check = health_pb2.HealthCheckRequest(service="quire.inference.v1.InferenceService")
         health = await health_pb2_grpc.HealthStub(channel).Check(check)
-        ask = reflection_pb2.ServerReflectionRequest(list_services="")
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        services = [
-            s.name
-            async for reply in stub.ServerReflectionInfo(iter([ask]))
-            for s in reply.list_services_response.service
-        ]
+        services = [await ReflectionClient(channel, version).services() for version in VERSIONS]
 
     assert health.status == health_pb2.HealthCheckResponse.SERVING
-    assert "quire.inference.v1.InferenceService" in services
+    assert all("quire.inference.v1.InferenceService" in known for known in services)
 
 
 async def test_an_unknown_service_is_unimplemented(gateway: Gateway) -> None:

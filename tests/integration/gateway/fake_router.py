@@ -15,6 +15,8 @@ from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from quire.ollama.v1 import ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
+from services.router.errors import ApiError, ErrorKind
+from services.router.rpc import details_metadata
 from shared.grpc_server import GrpcServer
 from shared.message_size import DEFAULT_MAX_BODY_BYTES, ENVELOPE_BYTES
 from tests.fakes.waiting import HANG_S
@@ -245,7 +247,8 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
     async def _fail(self, request: Any, context: Context) -> NoReturn:
         message = f"no model {request.model}"
         error = error_json(message, "invalid_request_error", "model", "model_not_found")
-        context.set_trailing_metadata((("quire-error", error),))
+        details = details_metadata(ApiError(ErrorKind.MODEL_NOT_FOUND, message, "model"))
+        context.set_trailing_metadata((("quire-error", error), *details))
         await context.abort(grpc.StatusCode.NOT_FOUND, message)
 
 

@@ -103,7 +103,7 @@ async def test_an_error_of_the_routers_is_openais_body(gateway: Gateway) -> None
     for method in ("Tokenize", "Generate"):
         reply = await ask(gateway, method, {"model": "gone", "text": "a"})
 
-        assert reply.status == 404
+        assert (reply.status, reply.headers["content-type"]) == (404, "application/json")
         assert reply.body.decode() == error_json("no model gone", "invalid_request_error", "model", "model_not_found")
 
 

@@ -10,6 +10,7 @@ parsed. Requests above LARGE_BODY_BYTES wait in the same queue as large HTTP bod
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ MAX_WIRE_FIELDS = 131_072
 SMALL_BYTES = 16 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+# Patterns for a number on the wire.
+_NUMBERS = {_VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", _FIXED64: b".{8}", _FIXED32: b".{4}"}
 _MAX_TAG = 2**32 - 1
 _CONTINUED_BYTES = bytes(range(128, 256))
 _FIXED_SIZES = {
@@ -114,6 +117,7 @@ class _Scan:
         """Counts the fields between `position` and `end`. Returns False if a field is malformed or is a group."""
         data, fields = self._data, _fields(descriptor)
         while position < end:
+            start = position
             tag, position = _varint(data, position, end)
             if tag > _MAX_TAG:
                 return False
@@ -122,7 +126,14 @@ class _Scan:
             if self._num_fields > MAX_WIRE_FIELDS:
                 raise self._too_many(path + name, MAX_WIRE_FIELDS, "fields")
             kind = tag & 7
-            if kind == _VARINT:
+            if element_size is not None and kind in _NUMBERS and data[position - 1]:
+                # A list of numbers that each have a tag, as Envoy writes those of JSON. The run counts as one field.
+                run = _run_of_numbers(data[start:position], kind).match(data, start, end)
+                if run is None:
+                    return False
+                position = run.end()
+                self._count(path + name, _num_numbers(run.group(), run.end(1) - start, kind))
+            elif kind == _VARINT:
                 _, position = _varint(data, position, end)
             elif kind == _FIXED64:
                 position += 8
@@ -134,18 +145,17 @@ class _Scan:
                     return False
                 if inner is not None and not self.message(inner, position, position + size, f"{path}{name}."):
                     return False
-                if element_size is not None:
-                    self._count_numbers(path + name, position, size, element_size)
+                if element_size:
+                    self._count(path + name, size // element_size)
+                elif element_size == 0:
+                    self._count(path + name, _num_varints(data[position : position + size]))
                 position += size
             else:
                 return False
         return position == end
 
-    def _count_numbers(self, path: str, position: int, size: int, element_size: int) -> None:
-        if element_size:
-            self._num_numbers += size // element_size
-        else:
-            self._num_numbers += len(self._data[position : position + size].translate(None, _CONTINUED_BYTES))
+    def _count(self, path: str, num_numbers: int) -> None:
+        self._num_numbers += num_numbers
         if self._num_numbers > MAX_ITEMS:
             raise self._too_many(path, MAX_ITEMS, "numbers in lists")
 
@@ -166,6 +176,25 @@ def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
         size = _FIXED_SIZES.get(field.cpp_type, 0) if is_list and is_number else None
         found[field.number] = (field.name, field.message_type, size)
     return found
+
+
+@functools.cache
+def _run_of_numbers(tag: bytes, kind: int) -> re.Pattern[bytes]:
+    """Returns a pattern for one or more numbers that each follow this tag. `tag`: in its shortest form, so that there
+    are only as many patterns as there are tags."""
+    return re.compile(
+        b"(" + re.escape(tag) + b")" + _NUMBERS[kind] + b"(?:" + re.escape(tag) + _NUMBERS[kind] + b")*+", re.DOTALL
+    )
+
+
+def _num_numbers(run: bytes, tag_size: int, kind: int) -> int:
+    if kind == _VARINT:
+        return _num_varints(run) // 2  # a tag is a varint, too
+    return len(run) // (tag_size + (8 if kind == _FIXED64 else 4))
+
+
+def _num_varints(data: bytes) -> int:
+    return len(data.translate(None, _CONTINUED_BYTES))
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
+from quire.kserve.v1 import open_inference_pb2
 from services.router.errors import ApiError
 from services.router.rpc import wire_bounds
 from services.router.rpc.wire_bounds import check_message
@@ -62,6 +65,54 @@ def test_too_many_numbers_are_refused_by_name(message: Any, path: str, monkeypat
         check(message)
     assert caught.value.param == path
     assert "at most 50" in caught.value.message
+
+
+def each_with_a_tag(message: Any, *lists: tuple[int, Sequence[int]]) -> bytes:
+    """The message, with lists of numbers in the form in which Envoy writes those of JSON. `lists`: field number and
+    numbers of each."""
+    data: bytes = message.SerializeToString()
+    for field, numbers in lists:
+        data += b"".join(varint(field << 3) + varint(number) for number in numbers)
+    return data
+
+
+def varint(number: int) -> bytes:
+    data = b""
+    while number > 127:
+        data, number = data + bytes([number & 127 | 128]), number >> 7
+    return data + bytes([number])
+
+
+def test_numbers_that_each_have_a_tag_count_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    Detokenize = inference_pb2.DetokenizeRequest  # noqa: N806
+    ids = [1, 300, 70_000, 2**32 - 1] * 60
+    data = each_with_a_tag(Detokenize(model="m"), (2, ids))
+    assert list(Detokenize.FromString(data).token_ids) == ids
+    monkeypatch.setattr(wire_bounds, "MAX_WIRE_FIELDS", 5)
+    monkeypatch.setattr(wire_bounds, "MAX_ITEMS", len(ids))
+    check_message(data, Detokenize.DESCRIPTOR)
+    for more in (data + Detokenize(token_ids=[1]).SerializeToString(), data + b"\x10\x07"):
+        with pytest.raises(ApiError, match="numbers in lists"):
+            check_message(more, Detokenize.DESCRIPTOR)
+    # A run counts as a field, and a tag in a longer form is no run.
+    for pieces in (b"\x10\x07\x18\x01" * 3, b"\x90\x00\x07" * 6):
+        with pytest.raises(ApiError, match="fields in all"):
+            check_message(pieces, Detokenize.DESCRIPTOR)
+    with pytest.raises(UndecodableRequestError):
+        check_message(data + b"\x10\x80", Detokenize.DESCRIPTOR)
+
+
+def test_fixed_numbers_that_each_have_a_tag_count_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = open_inference_pb2.InferTensorContents
+    data = (varint(6 << 3 | 5) + struct.pack("<f", 1.5)) * 20 + (varint(7 << 3 | 1) + struct.pack("<d", 2.5)) * 5
+    message = contents.FromString(data)
+    assert (list(message.fp32_contents), list(message.fp64_contents)) == ([1.5] * 20, [2.5] * 5)
+    monkeypatch.setattr(wire_bounds, "MAX_WIRE_FIELDS", 2)
+    monkeypatch.setattr(wire_bounds, "MAX_ITEMS", 25)
+    check_message(data, contents.DESCRIPTOR)
+    monkeypatch.setattr(wire_bounds, "MAX_ITEMS", 24)
+    with pytest.raises(ApiError, match="numbers in lists"):
+        check_message(data, contents.DESCRIPTOR)
 
 
 def parses(data: bytes, message: Any) -> bool:

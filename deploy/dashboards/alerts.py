@@ -81,6 +81,8 @@ _HELD_UP = (
     f"sum by ({_EACH_PART}) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_count')}) - "
     f"sum by ({_EACH_PART}) ({_grew(catalog.EVENT_LOOP_LAG, '5m', '_bucket', le=f'{_LAG_S:g}')}) > 0"
 )
+# Envoy's own watchdog. Its limit is 0.2 s by default.
+_WATCHDOG = 'envoy_server_worker_watchdog_miss{job="gateway"}'
 
 ALERTS = (
     Alert(
@@ -229,6 +231,11 @@ ALERTS = (
         "EventLoopHeldUp", _HELD_UP, "0m", "warning",
         f"A task held up a router's event loop for more than {_LAG_S:g} s, and with it all streams of that router.",
         "Give the routers more CPU time, or add routers.",
+    ),
+    Alert(
+        "GatewayHeldUp", f"sum by ({_EACH_PART}) (increase({_WATCHDOG}[5m])) > 0", "0m", "warning",
+        "A gateway's thread stood still for 0.2 to 0.4 s or longer, and with it all streams of that gateway.",
+        "Give the gateways more CPU time, or add gateways.",
     ),
     Alert(
         "PartNotScraped", f"up{{{ALL_PARTS}}} == 0", "15m", "warning",

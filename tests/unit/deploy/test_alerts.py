@@ -57,6 +57,9 @@ def lost_series(name: str, minutes: int) -> Values:
     return {name: f"1x{MINUTES - minutes} stale"}
 
 
+WATCHDOG = "envoy_server_worker_watchdog_miss"
+
+
 def memory(per_minute: int) -> Values:
     where = '{job="worker",instance="w"}'
     return {
@@ -65,8 +68,8 @@ def memory(per_minute: int) -> Values:
     }
 
 
-def counted(name: str, per_minute: int) -> Values:
-    return {f'{name}{{job="router"}}': f"0+{per_minute}x{MINUTES}"}
+def counted(name: str, per_minute: int, job: str = "router") -> Values:
+    return {f'{name}{{job="{job}"}}': f"0+{per_minute}x{MINUTES}"}
 
 
 def answers(failing: int, cut: int = 0, prefix: str = "gateway") -> Values:
@@ -135,6 +138,7 @@ CASES: dict[str, tuple[Values, Values]] = {
     "EventLoopHeldUp": (
         values(LAG, "0.2", "0.5", num_below=99, num_above=1), values(LAG, "0.2", "0.5", num_below=99, num_above=0)
     ),
+    "GatewayHeldUp": (counted(WATCHDOG, 1, "gateway"), counted(WATCHDOG, 0, "gateway")),
     "PartNotScraped": (gauge('up{job="worker",instance="w"}', 0), gauge('up{job="node",instance="n"}', 0)),
     "SlowClients": (counted("quire:slow_client_pauses_total", 90), counted("quire:slow_client_pauses_total", 30)),
 }  # fmt: skip
@@ -357,7 +361,7 @@ def test_alerts_wait_as_long_as_they_say(tmp_path: Path) -> None:
 def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
     labels = dict(rule["labels"])
     kept = {
-        "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (),
+        "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (), "GatewayHeldUp": (),
         "ModelWithoutScheduler": ("model_name",), "ModelNotReady": ("model_name",),
         "NoHealthyRouter": ("job", "instance", "envoy_cluster_name"),
         "PartNotScraped": ("job", "instance"), "WorkerNotReady": ("job", "instance"),

@@ -26,8 +26,8 @@ LIMIT_S = 300.0
 # Bounds for the verdict: seconds added to the neighbour's longest gap, and the router's memory in MB.
 MAX_ADDED_S = 0.2
 MAX_ROUTER_MB = 500.0
-# Bound for the longest wait during a row that takes all places, as a part of the row's duration.
-MOST_OF_ROW = 0.9
+# Bound for the longest wait in seconds during a row that takes all places.
+MAX_WAIT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ async def _measured(stack: RunningStack, neighbour: Neighbour, row: Row, attack:
         faults.append(f"more than {1e3 * MAX_ADDED_S:.0f} ms added to a gap")
     if during.longest_wait - wait > MAX_ADDED_S and not row.takes_all_places:
         faults.append(f"more than {1e3 * MAX_ADDED_S:.0f} ms added to a wait")
-    if row.takes_all_places and during.longest_wait > MOST_OF_ROW * seconds:
-        faults.append("others waited for nearly all of the row")
+    if row.takes_all_places and during.longest_wait > MAX_WAIT_S:
+        faults.append(f"others waited for more than {MAX_WAIT_S:.0f} s")
     if peaks["router"] > MAX_ROUTER_MB:
         faults.append(f"router above {MAX_ROUTER_MB:.0f} MB")
     return Measurement(

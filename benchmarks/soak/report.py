@@ -35,7 +35,7 @@ class Result:
         """Wrong answers, by name with their number, and resources that should have been released."""
         wrong = [f"{name}: {count} wrong" for name, count in self.tally.faults.items()]
         left = [f"{self.num_left} processes are still alive"] if self.num_left else []
-        return [*wrong, *verdict.held(self.points), *left]
+        return [*wrong, *verdict.held(self.points), *left, *verdict.too_large(self.peaks)]
 
     @property
     def growth(self) -> list[str]:
@@ -94,6 +94,7 @@ def store(result: Result, directory: Path) -> None:
             "added_descriptors": verdict.MAX_ADDED_DESCRIPTORS,
             "added_threads": verdict.MAX_ADDED_THREADS,
             "added_processes": verdict.MAX_ADDED_PROCESSES,
+            "router_bytes": verdict.MAX_ROUTER_BYTES,
         },
         "answered": dict(result.tally.answered),
         "rows": dict(result.tally.rows),
@@ -119,7 +120,8 @@ _EXPLANATION = f"""\
 preempted. From time to time all clients pause. At such a quiet point, each part is measured together with its children.
 First: at the end of the warm-up, which takes a fifth of the time and has every row. Last: at the end. Most: the maximum
 of samples every {SAMPLE_S:.0f} s. Faults are wrong answers, blocks or sequences that are held at a quiet point,
-processes that outlive their part, and growth from the first point to the last: more than
+processes that outlive their part, a router of more than {verdict.MAX_ROUTER_BYTES / 1e6:.0f} MB, and growth from the
+first point to the last: more than
 {verdict.MAX_BYTES_PER_REQUEST:.0f} bytes per request plus {verdict.ALLOCATOR_BYTES / 1e6:.0f} MB for fragmentation in
 the allocator, or more than {verdict.MAX_ADDED_DESCRIPTORS} descriptors, {verdict.MAX_ADDED_THREADS} threads or
 {verdict.MAX_ADDED_PROCESSES} processes added."""

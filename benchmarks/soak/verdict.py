@@ -12,6 +12,7 @@ every cache and pool, and sends every row once. The bounds:
 - At most MAX_ADDED_THREADS more threads run. Thread pools start threads on demand and end idle ones.
 - There are at most MAX_ADDED_PROCESSES more child processes. A router keeps two for templates and one for grammars. If
   it ended one that exceeded a limit, it starts another when a request needs it.
+- The router and its child processes have at most MAX_ROUTER_BYTES at any time, the same bound as in `make abuse`.
 - At every quiet point no sequence runs or waits, and every KV block is free. Cached blocks count as free.
 - When a part has stopped, none of its processes is alive.
 """
@@ -28,6 +29,7 @@ ALLOCATOR_BYTES = 32e6
 MAX_ADDED_DESCRIPTORS = 8
 MAX_ADDED_THREADS = 8
 MAX_ADDED_PROCESSES = 3
+MAX_ROUTER_BYTES = 500e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,14 @@ def growths(points: Sequence[Point]) -> Mapping[str, Growth]:
     first, last = points[0], points[-1]
     requests = last.requests - first.requests
     return {part: Growth(first.parts[part], last.parts[part], requests) for part in first.parts}
+
+
+def too_large(peaks: Mapping[str, Figures]) -> list[str]:
+    """Describes a router that has exceeded its bound. `peaks`: the highest figures of each part."""
+    peak = peaks["router"].resident_bytes
+    if peak <= MAX_ROUTER_BYTES:
+        return []
+    return [f"router: {peak / 1e6:.0f} MB at its peak; at most {MAX_ROUTER_BYTES / 1e6:.0f} MB are allowed"]
 
 
 def grown(points: Sequence[Point], judges_memory: bool = True) -> list[str]:

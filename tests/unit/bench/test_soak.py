@@ -14,7 +14,7 @@ from benchmarks.soak.figures import Figures, Load, Point
 from benchmarks.soak.mix import mixed
 from benchmarks.soak.report import Result, store, table
 from benchmarks.soak.tally import MAX_EXAMPLES, Tally
-from benchmarks.soak.verdict import grown, growths, held
+from benchmarks.soak.verdict import grown, growths, held, too_large
 
 IDLE = Load(used_blocks=0, blocks=100, running=0, waiting=0)
 
@@ -74,6 +74,13 @@ def test_memory_is_not_judged_before_every_row_was_sent() -> None:
 )
 def test_nothing_is_held_at_a_quiet_point(load: Load, last: Figures, expected: list[str]) -> None:
     assert held(points(part(), last, load=load)) == expected
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "expected"), [(500, []), (501, ["router: 501 MB at its peak; at most 500 MB are allowed"])]
+)
+def test_the_router_s_peak_is_bounded(megabytes: int, expected: list[str]) -> None:
+    assert too_large({"router": part(megabytes * 10**6)}) == expected
 
 
 def test_the_first_answer_of_a_request_is_the_only_right_one() -> None:

@@ -361,7 +361,8 @@ def test_alerts_wait_as_long_as_they_say(tmp_path: Path) -> None:
 def expected(rule: dict[str, Any], case: Values) -> dict[str, Any]:
     labels = dict(rule["labels"])
     kept = {
-        "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (), "GatewayHeldUp": (),
+        "QueueLongerThanBatch": ("instance",), "StaleDiscovery": ("job", "kind"), "EventLoopHeldUp": (),
+        "GatewayHeldUp": (),
         "ModelWithoutScheduler": ("model_name",), "ModelNotReady": ("model_name",),
         "NoHealthyRouter": ("job", "instance", "envoy_cluster_name"),
         "PartNotScraped": ("job", "instance"), "WorkerNotReady": ("job", "instance"),

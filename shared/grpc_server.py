@@ -28,9 +28,9 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_METADATA_BYTES = 128 * 1024
 # If a peer reads nothing from its stream for this long, the stream is ended.
 STALLED_PEER_S = 2.0
-# A server that stops cancels the calls that no handler has received, once no handler has run during this many
-# consecutive intervals.
-_IDLE_INTERVALS = 5
+# A server that stops looks at these intervals whether a call is in a handler. If none is for this many times in a row,
+# it cancels the calls that are left. These 2 s are for requests that still arrive.
+_IDLE_INTERVALS = 20
 _INTERVAL_S = 0.1
 
 # gRPC's library starts a call anew if its peer, which closes the connection, has not seen the call. If the peer says
@@ -101,6 +101,8 @@ class GrpcServer:
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
         self.server = grpc.aio.server(options=list(options.items()))
         self._guarded = GuardedServer(self.server, refusal_style)
+        # For calls that a stop does not wait for, because they never end by themselves.
+        self._unanswered = self._guarded.uncounted()
         self._health: Any = None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
@@ -150,10 +152,10 @@ class GrpcServer:
         await asyncio.shield(self._stop(grace))
 
     async def _stop(self, grace: float) -> None:
-        """Stops the server. When all handlers have ended, it soon cancels the remaining calls.
+        """Stops the server. Soon after all handlers have ended, it cancels the remaining calls.
 
         A call that arrives at the moment when gRPC begins to shut down can be forgotten there: it is neither refused
-        nor given to a handler, and would end only with the grace. So would a call whose request never arrives.
+        nor given to a handler, and would end only with the grace. A call whose request still arrives looks the same.
         """
         stopping = asyncio.create_task(self.server.stop(grace))
         num_idle = 0
@@ -173,7 +175,7 @@ class GrpcServer:
             logger.info("grpcio-health-checking or grpcio-reflection is missing: serving without health and reflection")
             return
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._guarded)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._unanswered)
         await self.set_serving(False)
         await self.set_live(True)
-        add_reflection([*self._services, health.SERVICE_NAME], self._guarded)
+        add_reflection([*self._services, health.SERVICE_NAME], self._unanswered)

@@ -6,7 +6,9 @@ stands between the generated add_…_to_server functions and the server, and wra
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import copy
 import inspect
 import logging
 import time
@@ -118,15 +120,19 @@ class _Refusals:
 
 
 class _Running:
-    """Counts the blocks that run `with` it."""
+    """Counts calls from the start of their handlers until their last message has been sent."""
 
     def __init__(self) -> None:
         self.number = 0
 
-    def __enter__(self) -> None:
+    def count_this_call(self) -> None:
+        # grpc runs the handler in the call's task, which also sends a single answer, after the handler has returned.
+        task = asyncio.current_task()
+        assert task is not None
         self.number += 1
+        task.add_done_callback(self._ended)
 
-    def __exit__(self, *_: object) -> None:
+    def _ended(self, _: object) -> None:
         self.number -= 1
 
 
@@ -141,8 +147,14 @@ class GuardedServer:
 
     @property
     def num_running(self) -> int:
-        """Number of calls whose handlers have started and not ended."""
+        """Number of calls whose handlers have started and whose last message has not been sent."""
         return self._running.number
+
+    def uncounted(self) -> GuardedServer:
+        """Returns a copy whose calls are not in `num_running`, with the same log."""
+        other = copy.copy(self)
+        other._running = _Running()
+        return other
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         guarded = (_GuardedHandlers(handler, self._refusals, self._running) for handler in handlers)
@@ -226,14 +238,14 @@ def _guarded_behaviour(
     two differently."""
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
+        running.count_this_call()
         peer = context.peer()  # read it now, because grpc forgets the peer when the call ends
         try:
             if isinstance(request, _Malformed):
                 raise request.error
-            with running:
-                async with contextlib.aclosing(behaviour(request, context)) as responses:
-                    async for response in responses:
-                        yield response
+            async with contextlib.aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except MalformedRequestError as error:
             await refuse(error, peer, context)
         except grpc.aio.AbortError as abort:
@@ -243,12 +255,12 @@ def _guarded_behaviour(
             raise abort.with_traceback(None) from None
 
     async def call(request: Any, context: Any) -> Any:
+        running.count_this_call()
         peer = context.peer()
         try:
             if isinstance(request, _Malformed):
                 raise request.error
-            with running:
-                return await behaviour(request, context)
+            return await behaviour(request, context)
         except MalformedRequestError as error:
             await refuse(error, peer, context)
         except grpc.aio.AbortError as abort:

@@ -234,7 +234,7 @@ ALERTS = (
     ),
     Alert(
         "GatewayHeldUp", f"sum by ({_EACH_PART}) (increase({_WATCHDOG}[5m])) > 0", "0m", "warning",
-        "A gateway's thread stood still for 0.2 to 0.4 s or longer, and with it all streams of that gateway.",
+        "A gateway's thread stood still for more than 0.2 s, and with it all streams of that gateway.",
         "Give the gateways more CPU time, or add gateways.",
     ),
     Alert(

@@ -81,7 +81,7 @@ end
 -- or nil for any other message.
 function size_error(message)
   if not message:find('message larger than max', 1, true) then return nil end
-  return message:find('^Sent') and 'answer' or 'request'
+  return message:find('Sent message larger than max', 1, true) and 'answer' or 'request'
 end
 
 -- Formats the headers of an error answer. `message_of`: finds the message in a body.

@@ -151,7 +151,7 @@ async def test_a_name_stands_for_all_of_its_addresses(short_directory: Path) -> 
     ("status", "words"),
     [
         (grpc.StatusCode.CANCELLED, "CANCELLED"),
-        # If no handler received the call, or if the drain's time is over before the answer began.
+        # If no handler received the call.
         (grpc.StatusCode.UNAVAILABLE, "Cancelling all calls"),
     ],
 )

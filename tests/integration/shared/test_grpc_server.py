@@ -42,6 +42,7 @@ async def served(directory: Path) -> AsyncIterator[tuple[GrpcServer, SlowWorker,
     address = f"unix:{directory}/worker"
     await server.start([address])
     async with grpc.aio.insecure_channel(address) as channel:
+        await channel.channel_ready()
         yield server, worker, channel
     await server.stop(0)
 
@@ -77,7 +78,7 @@ async def test_a_call_in_progress_ends_as_it_would(tmp_path: Path) -> None:
         call = worker_pb2_grpc.WorkerServiceStub(channel).GetTokenizer(model_pb2.GetTokenizerRequest())
         await asyncio.wait_for(worker.has_call.wait(), HANG_S)
         stopping = asyncio.create_task(server.stop(math.inf))
-        await asyncio.sleep(2 * _IDLE_INTERVALS * _INTERVAL_S)
+        await asyncio.sleep(1.3 * _IDLE_INTERVALS * _INTERVAL_S)
         worker.may_answer.set()
         assert [message async for message in call] == [FINISHED]
         await asyncio.wait_for(stopping, HANG_S)

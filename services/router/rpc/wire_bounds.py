@@ -25,7 +25,8 @@ from services.router.rpc.guard import UnreadRequest
 from services.router.text import TextThreads
 from shared.malformed import UndecodableRequestError
 
-# Maximum number of fields in a request, summed over all of its messages.
+# Maximum number of fields in a request, summed over all of its messages. Up to 65,536 numbers of one list that follow
+# one another count as one field, also if each has a tag of its own.
 MAX_WIRE_FIELDS = 131_072
 # Requests of up to this size are parsed on the event loop, and their fields are not counted: a field takes at least two
 # bytes, so they have at most 8,192.
@@ -180,11 +181,10 @@ def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
 
 @functools.cache
 def _run_of_numbers(tag: bytes, kind: int) -> re.Pattern[bytes]:
-    """Returns a pattern for one or more numbers that each follow this tag. `tag`: in its shortest form, so that there
+    """Returns a pattern for 1 to 65,536 numbers that each follow this tag. `tag`: in its shortest form, so that there
     are only as many patterns as there are tags."""
-    return re.compile(
-        b"(" + re.escape(tag) + b")" + _NUMBERS[kind] + b"(?:" + re.escape(tag) + _NUMBERS[kind] + b")*+", re.DOTALL
-    )
+    tag, number = re.escape(tag), _NUMBERS[kind]
+    return re.compile(b"(" + tag + b")" + number + b"(?:" + tag + number + b"){0,65535}+", re.DOTALL)
 
 
 def _num_numbers(run: bytes, tag_size: int, kind: int) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import selectors
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from services.router.grammar.structure import Structure, StructureKind
 from services.router.grammar.trial import byte_tokenizer
 from services.router.http.reader import parse_body
 from shared.grammar import compile_grammar
-from shared.python_child import python_command
+from shared.python_child import child_environment, python_command
 from tests.fakes.waiting import HANG_S
 
 
@@ -238,25 +239,56 @@ async def test_what_is_large_and_can_be_used_is(checks: GrammarChecks, kind: Str
     assert await checks.check(Structure(kind, source, "x"))
 
 
-def peak_of_a_check(kind: StructureKind, source: str) -> int:
-    """The most memory in bytes of a process that checks one structure."""
-    command = python_command("services.router.grammar.check_process")
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as child:
-        assert child.stdin is not None
-        child.stdin.write(json.dumps({"kind": kind.value, "source": source}).encode() + b"\n")
-        child.stdin.close()
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_maxrss * 1024
+# Linux counts the peak of whoever starts a process as the process's own, so a small one starts it.
+MEASURE = """
+import resource, subprocess, sys
+status = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, status)
+"""
+
+
+def peak_of_a_check(kind: StructureKind, source: str) -> tuple[int, int]:
+    """The most memory in bytes of a process that checks one structure, and its exit status."""
+    checking = python_command("services.router.grammar.check_process")
+    measured = subprocess.run(
+        [sys.executable, "-ISc", MEASURE, *checking],
+        input=json.dumps({"kind": kind.value, "source": source}) + "\n",
+        env=child_environment() | grammar_checks._ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak, status = map(int, measured.stdout.split())
+    return peak, status
 
 
 def test_a_check_takes_no_more_memory_than_it_may() -> None:
-    least = peak_of_a_check(StructureKind.REGEX, "a")
+    least, status = peak_of_a_check(StructureKind.REGEX, "a")
+    assert status == 0
     for kind, source, words in HOSTILE:
         if words == "too much":
-            assert peak_of_a_check(kind, source) < least + MEMORY_BYTES
+            peak, status = peak_of_a_check(kind, source)
+            assert (status < 0, peak < least + MEMORY_BYTES) == (True, True)
+
+
+def test_memory_that_others_left_behind_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = _CheckProcess()
+    asked: list[int] = []
+
+    def ask(question: object) -> bytes:
+        process._num_checks += 1
+        asked.append(process._num_checks)
+        return b"" if process._num_checks > 1 else b'{"grammar": "g"}\n'
+
+    def close() -> int:
+        process._num_checks = 0
+        return -signal.SIGABRT
+
+    monkeypatch.setattr(process, "_ask", ask)
+    monkeypatch.setattr(process, "close", close)
+    structure = Structure(StructureKind.REGEX, "a", "x")
+    assert [process.check(structure) for _ in range(2)] == ["g", "g"]
+    assert asked == [1, 2, 1]
 
 
 class SlowProcess:

@@ -27,7 +27,7 @@ class ToolCall(Body):
     known_extras = frozenset({"index"})
 
     id: str = Field(description="Id of the call, to which its result refers.")
-    type: Literal["function"] = Field("function", description="Always `function`, also if it is left out.")
+    type: Literal["function"] = Field("function", description="Always `function`; may be left out.")
     function: FunctionCall = Field(description="The function that was called, with its arguments.")
 
     def to_template(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class FunctionDefinition(Body):
 class ToolDefinition(Body):
     known_extras = frozenset({"cache_control"})
 
-    type: Literal["function"] = Field("function", description="Always `function`, also if it is left out.")
+    type: Literal["function"] = Field("function", description="Always `function`; may be left out.")
     function: FunctionDefinition = Field(description="Definition of the function.")
 
     def to_tool(self) -> Tool:
@@ -66,7 +66,7 @@ class NamedFunction(Body):
 
 
 class NamedTool(Body):
-    type: Literal["function"] = Field("function", description="Always `function`, also if it is left out.")
+    type: Literal["function"] = Field("function", description="Always `function`; may be left out.")
     function: NamedFunction = Field(description="The function to call.")
 
 

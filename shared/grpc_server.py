@@ -101,8 +101,8 @@ class GrpcServer:
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
         self.server = grpc.aio.server(options=list(options.items()))
         self._guarded = GuardedServer(self.server, refusal_style)
-        # For calls that a stop does not wait for, because they never end by themselves.
-        self._unanswered = self._guarded.uncounted()
+        # For services whose calls a stop does not wait for, because they need not end by themselves.
+        self._uncounted = self._guarded.uncounted()
         self._health: Any = None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
@@ -175,7 +175,7 @@ class GrpcServer:
             logger.info("grpcio-health-checking or grpcio-reflection is missing: serving without health and reflection")
             return
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._unanswered)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._uncounted)
         await self.set_serving(False)
         await self.set_live(True)
-        add_reflection([*self._services, health.SERVICE_NAME], self._unanswered)
+        add_reflection([*self._services, health.SERVICE_NAME], self._uncounted)

@@ -121,7 +121,7 @@ function envoy_on_response(handle)
   -- handle:body waits for the body. Objects taken from the handle before, such as `headers`, are invalid after it.
   local body = handle:body(true)
   local bytes = body:length() > 0 and body:getBytes(0, body:length()) or ''
-  local size = status == 429 and error_body == nil and size_error(message_of(bytes):sub(2))
+  local size = status == 429 and error_body == nil and size_error(message_of(bytes))
   if size then
     status = size == 'answer' and 500 or 413
     handle:headers():replace(':status', tostring(status))

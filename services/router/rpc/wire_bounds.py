@@ -129,11 +129,12 @@ class _Scan:
             kind = tag & 7
             if element_size is not None and kind in _NUMBERS and data[position - 1]:
                 # A list of numbers that each have a tag, as Envoy writes those of JSON. The run counts as one field.
-                run = _run_of_numbers(data[start:position], kind).match(data, start, end)
+                tag_bytes = data[start:position]
+                run = _run_of_numbers(tag_bytes, kind).match(data, start, end)
                 if run is None:
                     return False
                 position = run.end()
-                self._count(path + name, _num_numbers(run.group(), run.end(1) - start, kind))
+                self._count(path + name, _num_numbers(run.group(), len(tag_bytes), kind))
             elif kind == _VARINT:
                 _, position = _varint(data, position, end)
             elif kind == _FIXED64:
@@ -183,8 +184,7 @@ def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
 def _run_of_numbers(tag: bytes, kind: int) -> re.Pattern[bytes]:
     """Returns a pattern for 1 to 65,536 numbers that each follow this tag. `tag`: in its shortest form, so that there
     are only as many patterns as there are tags."""
-    tag, number = re.escape(tag), _NUMBERS[kind]
-    return re.compile(b"(" + tag + b")" + number + b"(?:" + tag + number + b"){0,65535}+", re.DOTALL)
+    return re.compile(b"(?:" + re.escape(tag) + _NUMBERS[kind] + b"){1,65536}+", re.DOTALL)
 
 
 def _num_numbers(run: bytes, tag_size: int, kind: int) -> int:

@@ -10,18 +10,27 @@ from tests.fakes.waiting import HANG_S
 
 Fields = Sequence[tuple[bytes, bytes]]
 
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
-_END_STREAM, _END_HEADERS = 1, 4
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_NO_ERROR = 0
 _MAX_FRAME_BYTES = 16384
 _STREAM = 1
 
 
 async def request(
-    address: str, method: bytes, path: bytes, headers: Fields = (), body: bytes = b"", trailers: Fields = ()
+    address: str,
+    method: bytes,
+    path: bytes,
+    headers: Fields = (),
+    body: bytes = b"",
+    trailers: Fields = (),
+    may_send_more: asyncio.Event | None = None,
 ) -> bytes:
-    """The body of the answer. Raises ConnectionError where the server resets the stream or closes the connection."""
+    """The body of the answer. Raises ConnectionError where the server resets the stream or closes the connection.
+    `may_send_more`: when it is set, the server may send more than the first 64 KiB."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
+    widening = asyncio.create_task(_widen(writer, may_send_more or asyncio.Event()))
     try:
         pseudo = ((b":method", method), (b":scheme", b"http"), (b":path", path), (b":authority", address.encode()))
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
@@ -31,12 +40,19 @@ async def request(
         if trailers:
             writer.write(_block(trailers, end_stream=True))
         async with asyncio.timeout(HANG_S):
-            return await _body(reader)
+            return await _body(reader, writer)
     finally:
+        widening.cancel()
         writer.close()
 
 
-async def _body(reader: asyncio.StreamReader) -> bytes:
+async def _widen(writer: asyncio.StreamWriter, may_send_more: asyncio.Event) -> None:
+    await may_send_more.wait()
+    for stream in (0, _STREAM):
+        writer.write(_frame(_WINDOW_UPDATE, 0, stream, struct.pack(">I", 2**30)))
+
+
+async def _body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     body = b""
     while True:
         try:
@@ -45,7 +61,11 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
             raise ConnectionError("the server closed the connection") from error
         kind, flags = head[3], head[4]
         payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
-        if kind in (_RST_STREAM, _GOAWAY):
+        if kind == _PING and not flags & _ACK:
+            writer.write(_frame(_PING, _ACK, 0, payload))
+        # A server that stops says goodbye without an error, and still completes its answers.
+        is_goodbye = kind == _GOAWAY and int.from_bytes(payload[4:8], "big") == _NO_ERROR
+        if kind in (_RST_STREAM, _GOAWAY) and not is_goodbye:
             raise ConnectionError(f"frame {kind}: {payload!r}")
         if kind == _DATA:
             body += payload

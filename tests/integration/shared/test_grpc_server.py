@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import grpc
 import pytest
 
-from quire.inference.v1 import model_pb2
+from quire.inference.v1 import inference_pb2, inference_pb2_grpc, model_pb2
 from quire.worker.v1 import worker_pb2_grpc
 from shared.grpc_server import _IDLE_INTERVALS, _INTERVAL_S, GrpcServer
 from tests.fakes.waiting import HANG_S
+from tests.integration.gateway import http2
 
 SERVICE = "quire.worker.v1.WorkerService"
+# More than gRPC sends before the client allows it to send more.
+LONG = inference_pb2.DetokenizeResponse(text="a" * 200_000)
 FINISHED = model_pb2.GetTokenizerResponse(chunk=b"all")
 
 
@@ -45,6 +49,38 @@ async def served(directory: Path) -> AsyncIterator[tuple[GrpcServer, SlowWorker,
         await channel.channel_ready()
         yield server, worker, channel
     await server.stop(0)
+
+
+class LongAnswers(inference_pb2_grpc.InferenceServiceServicer):
+    """Its handler has returned before its answer is sent."""
+
+    def __init__(self) -> None:
+        self.has_call = asyncio.Event()
+
+    async def Detokenize(self, request: Any, context: Any) -> inference_pb2.DetokenizeResponse:  # noqa: N802
+        self.has_call.set()
+        return LONG
+
+
+async def test_an_answer_that_is_still_read_is_completed() -> None:
+    server, servicer = GrpcServer([]), LongAnswers()  # type: ignore[abstract]  # it needs one method
+    server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, servicer)
+    (address,) = await server.start(["127.0.0.1:0"])
+    message, may_send_more = inference_pb2.DetokenizeRequest().SerializeToString(), asyncio.Event()
+    reading = asyncio.create_task(
+        http2.request(
+            address, b"POST", b"/quire.inference.v1.InferenceService/Detokenize",
+            ((b"content-type", b"application/grpc"), (b"te", b"trailers")),
+            struct.pack(">BI", 0, len(message)) + message, may_send_more=may_send_more,
+        )
+    )  # fmt: skip
+    await asyncio.wait_for(servicer.has_call.wait(), HANG_S)
+    stopping = asyncio.create_task(server.stop(math.inf))
+    await asyncio.sleep(1.3 * _IDLE_INTERVALS * _INTERVAL_S)
+    assert not reading.done()
+    may_send_more.set()
+    assert inference_pb2.DetokenizeResponse.FromString((await reading)[5:]) == LONG
+    await asyncio.wait_for(stopping, HANG_S)
 
 
 async def never() -> AsyncIterator[model_pb2.GetTokenizerRequest]:

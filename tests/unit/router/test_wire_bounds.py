@@ -19,6 +19,7 @@ from services.router.rpc.wire_bounds import check_message
 from shared.malformed import UndecodableRequestError
 
 Chat, Message, Generate = inference_pb2.ChatRequest, inference_pb2.ChatMessage, inference_pb2.GenerateRequest
+Detokenize = inference_pb2.DetokenizeRequest
 BIASES = sampling_pb2.SamplingParams(logit_bias=[sampling_pb2.LogitBias(token_id=1, bias=1)] * 100)
 WORDS = constraints_pb2.Structure(choices=constraints_pb2.Choices(texts=["a"] * 200))
 
@@ -84,7 +85,6 @@ def varint(number: int) -> bytes:
 
 
 def test_numbers_that_each_have_a_tag_count_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    Detokenize = inference_pb2.DetokenizeRequest  # noqa: N806
     ids = [1, 300, 70_000, 2**32 - 1] * 60
     data = each_with_a_tag(Detokenize(model="m"), (2, ids))
     assert list(Detokenize.FromString(data).token_ids) == ids

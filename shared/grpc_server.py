@@ -28,8 +28,8 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_METADATA_BYTES = 128 * 1024
 # If a peer reads nothing from its stream for this long, the stream is ended.
 STALLED_PEER_S = 2.0
-# A server that stops looks at these intervals whether a call is in a handler. If none is for this many times in a row,
-# it cancels the calls that are left. These 2 s are for requests that still arrive.
+# While a server stops, it checks every _INTERVAL_S seconds whether any handler runs. After this many checks in a row
+# without one, it cancels the remaining calls. The 2 s leave time for requests that are still arriving.
 _IDLE_INTERVALS = 20
 _INTERVAL_S = 0.1
 
@@ -155,7 +155,8 @@ class GrpcServer:
         """Stops the server. Soon after all handlers have ended, it cancels the remaining calls.
 
         A call that arrives at the moment when gRPC begins to shut down can be forgotten there: it is neither refused
-        nor given to a handler, and would end only with the grace. A call whose request still arrives looks the same.
+        nor given to a handler, and would end only with the grace. A call whose request is still arriving looks the
+        same.
         """
         stopping = asyncio.create_task(self.server.stop(grace))
         num_idle = 0

@@ -136,7 +136,7 @@ class _CheckProcess:
                 return GrammarError(result["error"]) if "error" in result else str(result["grammar"])
             is_first = self._num_checks == 1
             ended = self.close()
-            # Earlier checks leave some memory behind, so the structure gets a process of its own.
+            # Memory that earlier checks left behind may be the cause. So try once more, in a new process.
             if ended not in _FROM_OUTSIDE and (is_first or ended == -signal.SIGPROF):
                 break
         return GrammarError(f"it takes {TOO_MUCH} to compile")

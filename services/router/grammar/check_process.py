@@ -17,9 +17,9 @@ from shared.grammar import GrammarError, grammar_threads
 from shared.process_memory import address_space
 
 CPU_SECONDS_EACH = 2.0
-# Memory for the checks, in addition to what the process has mapped before the first, its thread's stack of 256 MiB
-# included. The largest lawful grammars take 30 MiB,
-# and a thousand checks leave at most 40 MiB behind.
+# Maximum size that the checks may add to the address space that the process has before the first one. That already
+# includes its thread's stack of 256 MiB. The largest lawful grammars take 30 MiB, and a thousand checks leave at most
+# 40 MiB behind.
 MEMORY_BYTES = 128 * 2**20
 
 

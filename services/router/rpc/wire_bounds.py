@@ -128,7 +128,7 @@ class _Scan:
                 raise self._too_many(path + name, MAX_WIRE_FIELDS, "fields")
             kind = tag & 7
             if element_size is not None and kind in _NUMBERS and data[position - 1]:
-                # A list of numbers that each have a tag, as Envoy writes those of JSON. The run counts as one field.
+                # A list in which each number has a tag, as Envoy writes JSON's lists. The run counts as one field.
                 tag_bytes = data[start:position]
                 run = _run_of_numbers(tag_bytes, kind).match(data, start, end)
                 if run is None:

@@ -55,7 +55,7 @@ _WITHOUT_EFFECT = frozenset(
     | {"routed_experts_prompt_start", "return_mm_kwargs"}
 )
 
-# -1 has an error of its own. It is valid in vLLM.
+# The validation lets -1 pass, which vLLM accepts, so that it gets an error message of its own.
 _PromptLogprobs = Annotated[
     int,
     Field(ge=-1, le=MAX_LOGPROBS),

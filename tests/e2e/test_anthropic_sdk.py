@@ -122,13 +122,13 @@ def test_errors_are_typed(client: anthropic.Anthropic, server: Server) -> None:
 
 
 async def test_the_async_client(server: Server) -> None:
-    client = anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0)
-    async with client.messages.stream(
-        model=server.model, max_tokens=64, messages=QUESTION, extra_body=GREEDY
-    ) as stream:
-        assert "5" in "".join([text async for text in stream.text_stream])
-    with pytest.raises(anthropic.NotFoundError):
-        await client.messages.create(model="claude-none", max_tokens=8, messages=QUESTION)
+    async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        async with client.messages.stream(
+            model=server.model, max_tokens=64, messages=QUESTION, extra_body=GREEDY
+        ) as stream:
+            assert "5" in "".join([text async for text in stream.text_stream])
+        with pytest.raises(anthropic.NotFoundError):
+            await client.messages.create(model="claude-none", max_tokens=8, messages=QUESTION)
 
 
 @anthropic.beta_tool
@@ -169,11 +169,11 @@ def test_a_thread_is_refused_unless_the_client_may_go_on_without(client: anthrop
 
 
 async def test_a_streamed_thread_is_refused_too(server: Server) -> None:
-    client = anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0)
-    thread = client.beta.messages.thread(model=server.model, max_tokens=16)
-    with pytest.raises(ThreadUnsupportedRequestError):
-        async with thread.stream({"role": "user", "content": "What is 2 plus 3?"}) as stream:
-            await stream.get_final_message()
+    async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+        thread = client.beta.messages.thread(model=server.model, max_tokens=16)
+        with pytest.raises(ThreadUnsupportedRequestError):
+            async with thread.stream({"role": "user", "content": "What is 2 plus 3?"}) as stream:
+                await stream.get_final_message()
 
 
 def test_models(client: anthropic.Anthropic, server: Server) -> None:

@@ -90,38 +90,38 @@ def test_is_refused_in_openais_shape(server: Server, case: str) -> None:
 
 
 async def test_good_requests_among_a_thousand_bad_ones_are_right_and_every_block_is_free(server: Server) -> None:
-    client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    # Long bodies cost the client more than the server: one in fifty.
-    short = itertools.cycle([case for case in CASES.values() if len(case[1]) < 10_000])
-    long = itertools.cycle([case for case in CASES.values() if len(case[1]) >= 10_000])
-    questions = [f"What is {first} plus {second}?" for first in range(1, 8) for second in range(1, 8)]
-    turns = asyncio.Semaphore(32)
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        # Long bodies cost the client more than the server: one in fifty.
+        short = itertools.cycle([case for case in CASES.values() if len(case[1]) < 10_000])
+        long = itertools.cycle([case for case in CASES.values() if len(case[1]) >= 10_000])
+        questions = [f"What is {first} plus {second}?" for first in range(1, 8) for second in range(1, 8)]
+        turns = asyncio.Semaphore(32)
 
-    async def send_bad(path: str, body: str, status: int) -> None:
-        async with turns:
-            got_status, _ = await asyncio.to_thread(post, server, path, body)
-        assert got_status == status
+        async def send_bad(path: str, body: str, status: int) -> None:
+            async with turns:
+                got_status, _ = await asyncio.to_thread(post, server, path, body)
+            assert got_status == status
 
-    async def send_good(question: str) -> tuple[str, str]:
-        async with turns:
-            answer = await client.chat.completions.create(
-                model=server.model,
-                messages=[{"role": "user", "content": question}],
-                temperature=0,
-                max_tokens=40,
-            )
-        return question, answer.choices[0].message.content or ""
+        async def send_good(question: str) -> tuple[str, str]:
+            async with turns:
+                answer = await client.chat.completions.create(
+                    model=server.model,
+                    messages=[{"role": "user", "content": question}],
+                    temperature=0,
+                    max_tokens=40,
+                )
+            return question, answer.choices[0].message.content or ""
 
-    alone = [await send_good(question) for question in questions]
-    # One good request after every twenty bad ones, in the order in which they get their turns.
-    mixed: list[Awaitable[tuple[str, str] | None]] = []
-    for number in range(1_000):
-        path, body, status, _ = next(long if number % 50 == 0 else short)
-        mixed.append(send_bad(path, body, status))
-        if number % 20 == 19:
-            mixed.append(send_good(questions[number // 20 % len(questions)]))
-    answers = {answer for answer in await asyncio.gather(*mixed) if answer is not None}
-    assert answers == set(alone)
-    # The routers hear the load a moment later.
-    for name in ("vllm:kv_cache_usage_perc{", "vllm:num_requests_running{"):
-        await asyncio.to_thread(wait_until, lambda: metric(server, name) == 0)  # noqa: B023
+        alone = [await send_good(question) for question in questions]
+        # One good request after every twenty bad ones, in the order in which they get their turns.
+        mixed: list[Awaitable[tuple[str, str] | None]] = []
+        for number in range(1_000):
+            path, body, status, _ = next(long if number % 50 == 0 else short)
+            mixed.append(send_bad(path, body, status))
+            if number % 20 == 19:
+                mixed.append(send_good(questions[number // 20 % len(questions)]))
+        answers = {answer for answer in await asyncio.gather(*mixed) if answer is not None}
+        assert answers == set(alone)
+        # The routers hear the load a moment later.
+        for name in ("vllm:kv_cache_usage_perc{", "vllm:num_requests_running{"):
+            await asyncio.to_thread(wait_until, lambda: metric(server, name) == 0)  # noqa: B023

@@ -57,35 +57,35 @@ def test_over_grpc(stories: Server, story: str) -> None:
 
 
 async def test_among_32_different_requests(stories: Server, story: str) -> None:
-    client = openai.AsyncOpenAI(base_url=f"{stories.url}/v1", api_key="none", max_retries=0)
+    async with openai.AsyncOpenAI(base_url=f"{stories.url}/v1", api_key="none", max_retries=0) as client:
 
-    async def other(index: int) -> str:
-        answer = await client.completions.create(
-            model=stories.model,
-            prompt=f"Once there was a {index}",
-            max_tokens=100 + 3 * index,
-            seed=index,
-            temperature=1,
-        )
-        return answer.choices[0].text
+        async def other(index: int) -> str:
+            answer = await client.completions.create(
+                model=stories.model,
+                prompt=f"Once there was a {index}",
+                max_tokens=100 + 3 * index,
+                seed=index,
+                temperature=1,
+            )
+            return answer.choices[0].text
 
-    async def over_http() -> str:
-        answer = await client.completions.create(model=stories.model, prompt=[1], max_tokens=255, temperature=0)
-        return answer.choices[0].text
+        async def over_http() -> str:
+            answer = await client.completions.create(model=stories.model, prompt=[1], max_tokens=255, temperature=0)
+            return answer.choices[0].text
 
-    async def over_http_streamed() -> str:
-        stream = await client.completions.create(
-            model=stories.model, prompt=[1], max_tokens=255, temperature=0, stream=True
-        )
-        return "".join([chunk.choices[0].text async for chunk in stream])
+        async def over_http_streamed() -> str:
+            stream = await client.completions.create(
+                model=stories.model, prompt=[1], max_tokens=255, temperature=0, stream=True
+            )
+            return "".join([chunk.choices[0].text async for chunk in stream])
 
-    async def over_grpc() -> str:
-        async with AsyncClient(stories.address) as grpc_client:
-            result = await grpc_client.generate([1], model=stories.model, max_tokens=255, temperature=0)
-            return result.choices[0].text
+        async def over_grpc() -> str:
+            async with AsyncClient(stories.address) as grpc_client:
+                result = await grpc_client.generate([1], model=stories.model, max_tokens=255, temperature=0)
+                return result.choices[0].text
 
-    tellers = [over_http(), over_http_streamed(), over_grpc()]
-    texts = await asyncio.gather(*tellers, *(other(index) for index in range(32)))
-    assert texts[:3] == [story] * 3
-    alone = await other(7)
-    assert texts[3 + 7] == alone, "a seeded sample depends on its seed, not on what shares its batch"
+        tellers = [over_http(), over_http_streamed(), over_grpc()]
+        texts = await asyncio.gather(*tellers, *(other(index) for index in range(32)))
+        assert texts[:3] == [story] * 3
+        alone = await other(7)
+        assert texts[3 + 7] == alone, "a seeded sample depends on its seed, not on what shares its batch"

@@ -105,55 +105,57 @@ async def keep_answers_silent(directory: Path) -> None:
         router = await stack.enter_async_context(running_router(direct, scheduler.address))
         gateway = await start_gateway(directory, [direct])
         stack.push_async_callback(gateway.stop)
-        http = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
-        stack.push_async_callback(http.close)
-        clients = [
-            await stack.enter_async_context(AsyncClient(address, max_retries=0))
-            for address in (gateway.address, direct)
-        ]
-        channels = [
-            await stack.enter_async_context(grpc.aio.insecure_channel(address, options=PINGING))
-            for address in (gateway.address, direct)
-        ]
-        calls: dict[str, Callable[[], AsyncIterator[str]]] = {
-            "HTTP, whole": lambda: http_whole(http),
-            "HTTP, streamed": lambda: http_stream(http),
-            "gRPC through the gateway, whole": lambda: grpc_whole(clients[0]),
-            "gRPC through the gateway, streamed": lambda: grpc_stream(clients[0]),
-            "gRPC to the router, whole": lambda: grpc_whole(clients[1]),
-            "gRPC to the router, streamed": lambda: grpc_stream(clients[1]),
-            "pinging through the gateway": lambda: pinging_stream(channels[0]),
-            "pinging the router": lambda: pinging_stream(channels[1]),
-        }
+        async with openai.AsyncOpenAI(
+            base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=HANG_S
+        ) as http:
+            stack.push_async_callback(http.close)
+            clients = [
+                await stack.enter_async_context(AsyncClient(address, max_retries=0))
+                for address in (gateway.address, direct)
+            ]
+            channels = [
+                await stack.enter_async_context(grpc.aio.insecure_channel(address, options=PINGING))
+                for address in (gateway.address, direct)
+            ]
+            calls: dict[str, Callable[[], AsyncIterator[str]]] = {
+                "HTTP, whole": lambda: http_whole(http),
+                "HTTP, streamed": lambda: http_stream(http),
+                "gRPC through the gateway, whole": lambda: grpc_whole(clients[0]),
+                "gRPC through the gateway, streamed": lambda: grpc_stream(clients[0]),
+                "gRPC to the router, whole": lambda: grpc_whole(clients[1]),
+                "gRPC to the router, streamed": lambda: grpc_stream(clients[1]),
+                "pinging through the gateway": lambda: pinging_stream(channels[0]),
+                "pinging the router": lambda: pinging_stream(channels[1]),
+            }
 
-        # Connected first, so that a busy machine that is slow to accept does not fail a call.
-        for channel in (*channels, *(client._channel for client in clients)):
-            await channel.channel_ready()
-        expected = Asked()
-        await expected.run(calls["HTTP, whole"]())
-        assert expected.error is None
-        assert expected.text
+            # Connected first, so that a busy machine that is slow to accept does not fail a call.
+            for channel in (*channels, *(client._channel for client in clients)):
+                await channel.channel_ready()
+            expected = Asked()
+            await expected.run(calls["HTTP, whole"]())
+            assert expected.error is None
+            assert expected.text
 
-        gate = worker.script.gate = asyncio.Semaphore(0)
-        asked = {name: Asked() for name in calls}
-        tasks = [asyncio.create_task(asked[name].run(call())) for name, call in calls.items()]
-        streams = [name for name in calls if not name.endswith("whole")]
-        await until(lambda: scheduler.num_unfinished == len(calls))
-        while not all(asked[name].began.is_set() for name in streams):
-            # A token for each, while the fastest is far from its end.
-            if max(len(asked[name].text) for name in streams) < len(expected.text) // 2:
+            gate = worker.script.gate = asyncio.Semaphore(0)
+            asked = {name: Asked() for name in calls}
+            tasks = [asyncio.create_task(asked[name].run(call())) for name, call in calls.items()]
+            streams = [name for name in calls if not name.endswith("whole")]
+            await until(lambda: scheduler.num_unfinished == len(calls))
+            while not all(asked[name].began.is_set() for name in streams):
+                # A token for each, while the fastest is far from its end.
+                if max(len(asked[name].text) for name in streams) < len(expected.text) // 2:
+                    gate.release()
+                await asyncio.sleep(0.05)
+            began = time.monotonic()
+            await asyncio.wait(tasks, timeout=SILENCE_S, return_when=asyncio.ALL_COMPLETED)
+            cut = {name: round(one.ended - began, 1) for name, one in asked.items() if one.ended}
+            assert not cut, f"cut after so many seconds: {cut}: {[asked[name].error for name in cut]}"
+
+            worker.script.gate = None
+            for _ in range(1000):
                 gate.release()
-            await asyncio.sleep(0.05)
-        began = time.monotonic()
-        await asyncio.wait(tasks, timeout=SILENCE_S, return_when=asyncio.ALL_COMPLETED)
-        cut = {name: round(one.ended - began, 1) for name, one in asked.items() if one.ended}
-        assert not cut, f"cut after so many seconds: {cut}: {[asked[name].error for name in cut]}"
-
-        worker.script.gate = None
-        for _ in range(1000):
-            gate.release()
-        await asyncio.wait(tasks)
-        for name, one in asked.items():
-            assert (one.error, one.text) == (None, expected.text), name
-        assert worker.epoch == 1, "the worker was lost"
-        assert router.placement.num_resubmissions == 0, "the scheduler was lost"
+            await asyncio.wait(tasks)
+            for name, one in asked.items():
+                assert (one.error, one.text) == (None, expected.text), name
+            assert worker.epoch == 1, "the worker was lost"
+            assert router.placement.num_resubmissions == 0, "the scheduler was lost"

@@ -44,6 +44,8 @@ _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 # such an exit, the check is repeated once, because the structure is probably not the cause. The process's own limits
 # cause other exit codes.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
+# Exit codes of a checking process that got no more memory: in llguidance, and in Python.
+_OUT_OF_MEMORY = (-signal.SIGABRT, 1)
 
 _Result = str | GrammarError
 
@@ -137,7 +139,8 @@ class _CheckProcess:
             is_first = self._num_checks == 1
             ended = self.close()
             # Memory that earlier checks left behind may be the cause. So try once more, in a new process.
-            if ended not in _FROM_OUTSIDE and (is_first or ended == -signal.SIGPROF):
+            is_repeated = ended in _FROM_OUTSIDE or (ended in _OUT_OF_MEMORY and not is_first)
+            if not is_repeated:
                 break
         return GrammarError(f"it takes {TOO_MUCH} to compile")
 

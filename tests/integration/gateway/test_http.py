@@ -132,13 +132,15 @@ async def test_events_arrive_one_by_one(gateway: Gateway, router: FakeRouter) ->
         yield event("[DONE]")
 
     router.script = script
-    client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none")
-    stream = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], stream=True)
+    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "x"}], stream=True
+        )
 
-    received = aiter(stream)
-    assert (await asyncio.wait_for(anext(received), HANG_S)).id == "first"
-    release.set()
-    assert [chunk.id async for chunk in received] == ["second"]
+        received = aiter(stream)
+        assert (await asyncio.wait_for(anext(received), HANG_S)).id == "first"
+        release.set()
+        assert [chunk.id async for chunk in received] == ["second"]
 
 
 async def test_event_bytes_pass_untouched(gateway: Gateway, router: FakeRouter) -> None:

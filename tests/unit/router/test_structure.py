@@ -272,24 +272,31 @@ def test_a_check_takes_no_more_memory_than_it_may() -> None:
             assert peak < least + MEMORY_BYTES
 
 
-def test_memory_that_others_left_behind_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("exit_code", "asked"), [(-signal.SIGABRT, [1, 2, 1]), (1, [1, 2, 1]), (-signal.SIGPROF, [1, 2])]
+)
+def test_a_check_without_memory_is_repeated_once_in_a_new_process(
+    monkeypatch: pytest.MonkeyPatch, exit_code: int, asked: list[int]
+) -> None:
+    """Earlier checks may have left too little. What takes too much time would take as long again."""
     process = _CheckProcess()
-    asked: list[int] = []
+    numbers: list[int] = []
 
     def ask(question: object) -> bytes:
         process._num_checks += 1
-        asked.append(process._num_checks)
+        numbers.append(process._num_checks)
         return b"" if process._num_checks > 1 else b'{"grammar": "g"}\n'
 
     def close() -> int:
         process._num_checks = 0
-        return -signal.SIGABRT
+        return exit_code
 
     monkeypatch.setattr(process, "_ask", ask)
     monkeypatch.setattr(process, "close", close)
     structure = Structure(StructureKind.REGEX, "a", "x")
-    assert [process.check(structure) for _ in range(2)] == ["g", "g"]
-    assert asked == [1, 2, 1]
+    assert process.check(structure) == "g"
+    assert (process.check(structure) == "g") is (len(asked) == 3)
+    assert numbers == asked
 
 
 class SlowProcess:

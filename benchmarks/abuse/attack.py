@@ -70,6 +70,14 @@ class Row:
         return None
 
 
+def first_wrong(answers: Mapping[str, Answer], statuses: Collection[int]) -> Answer:
+    """Of answers by name: the first one with another status, and its name. Otherwise the last one."""
+    for name, answer in answers.items():
+        if answer.status not in statuses:
+            return Answer(answer.status, f"{name}: {answer.text}")
+    return answer
+
+
 def http_request(path: str, body: bytes | None = None, *headers: str, method: str = "") -> bytes:
     """Returns an HTTP/1.1 request with `connection: close`, so that the server closes the connection after the
     answer."""

@@ -1,42 +1,24 @@
-"""Chat templates and grammars that would run forever or take all memory."""
+"""Requests with chat templates and grammars that would run forever or take all memory."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.abuse.attack import Attack, Row, posting
+from benchmarks.abuse.attack import Answer, Attack, Row, Target, first_wrong, posting
+from benchmarks.abuse.grammar_bombs import GRAMMARS, REGEXES, SCHEMAS
 from benchmarks.abuse.large import HELLO
-
-TEMPLATES = {
-    "a loop of 10^10": "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-    "a string of 10^9": "{{ 'a' * 1000000000 }}",
-    "doubling": "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
-    "recursion": "{% macro m(x) %}{{ m(x) }}{{ m(x) }}{% endmacro %}{{ m(1) }}",
-}
-_DOUBLING_RULES = "\n".join(f"r{depth} ::= r{depth + 1} r{depth + 1}" for depth in range(40))
-GRAMMARS: dict[str, dict[str, Any]] = {
-    "regex, nested counts": {"regex": "((a{1,1000}){1,1000}){1,1000}"},
-    "regex, 2^20 states": {"regex": "(a|b)*a(a|b){20}"},
-    "regex, 16,000 optional groups": {"regex": "(.?)" * 16_000},
-    "grammar, doubling rules": {"grammar": f'root ::= r0\n{_DOUBLING_RULES}\nr40 ::= "a"'},
-    "schema, 100,000 values": {"json": {"enum": [f"value {number}" for number in range(100_000)]}},
-    "schema, references in a circle": {
-        "json": {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}}
-    },
-    "schema, 60 patterns at once": {
-        "json": {"type": "string", "allOf": [{"pattern": f"(a|b){{{count}}}"} for count in range(60)]}
-    },
-    "schema, 10^9 elements": {"json": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9}},
-}
+from benchmarks.abuse.template_bombs import TEMPLATES
 
 
 def template(text: str) -> Attack:
     return posting("/v1/chat/completions", messages=HELLO, max_tokens=5, chat_template=text)
 
 
-def grammar(structure: dict[str, Any]) -> Attack:
-    return posting("/v1/chat/completions", messages=HELLO, max_tokens=5, structured_outputs=structure)
+def grammar(value: Any, kind: str) -> Attack:
+    return posting("/v1/chat/completions", messages=HELLO, max_tokens=5, structured_outputs={kind: value})
 
 
 def full_lexers(choices: int = 8, tokens: int = 1990) -> Attack:
@@ -47,8 +29,40 @@ def full_lexers(choices: int = 8, tokens: int = 1990) -> Attack:
     )
 
 
+def at_once(attacks: Mapping[str, Attack], statuses: Collection[int]) -> Attack:
+    async def attack(target: Target) -> Answer:
+        answers = await asyncio.gather(*(send(target) for send in attacks.values()))
+        return first_wrong(dict(zip(attacks, answers, strict=True)), statuses)
+
+    return attack
+
+
+def _rows(kind: str, bombs: Mapping[str, Any], make: Callable[[Any], Attack], statuses: Collection[int]) -> list[Row]:
+    """Each bomb alone, and then eight different ones at once. Eight copies of one grammar would be checked once."""
+    rows = [Row(f"{kind} bomb: {name}", partial(make, bomb), statuses, copies=(1,)) for name, bomb in bombs.items()]
+    names = list(bombs)
+    for first in range(0, len(names), 8):
+        group = names[first : first + 8]
+        row_name = f"{kind} bombs {first + 1} to {first + len(group)} at once"
+        rows.append(
+            Row(row_name, partial(_group, {name: bombs[name] for name in group}, make, statuses), statuses, copies=(1,))
+        )
+    return rows
+
+
+def _group(bombs: Mapping[str, Any], make: Callable[[Any], Attack], statuses: Collection[int]) -> Attack:
+    return at_once({name: make(_changed(bomb)) for name, bomb in bombs.items()}, statuses)
+
+
+def _changed(bomb: Any) -> Any:
+    """The same work, but not the same text: the router keeps what it found out about a grammar."""
+    return {**bomb, "description": "again"} if isinstance(bomb, dict) else f"{bomb}\n"
+
+
 ROWS = (
     Row("8 long texts of one schema", full_lexers, (200,), copies=(1,)),
-    *(Row(f"template bomb: {name}", partial(template, text), (400,)) for name, text in TEMPLATES.items()),
-    *(Row(f"grammar bomb: {name}", partial(grammar, value), (200, 400)) for name, value in GRAMMARS.items()),
+    *_rows("template", TEMPLATES, template, (400,)),
+    *_rows("regex", REGEXES, partial(grammar, kind="regex"), (200, 400)),
+    *_rows("grammar", GRAMMARS, partial(grammar, kind="grammar"), (200, 400)),
+    *_rows("schema", SCHEMAS, partial(grammar, kind="json"), (200, 400)),
 )

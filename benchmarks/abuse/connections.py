@@ -8,8 +8,11 @@ import json
 import socket
 from collections.abc import Awaitable, Callable
 
-from benchmarks.abuse.attack import MODEL, Answer, Attack, Target, http_request
+import grpc
+
+from benchmarks.abuse.attack import MODEL, Answer, Attack, Target, http_request, sending
 from deploy.envoy.config import GatewayConfig
+from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 
 # Seconds for which each client keeps its connection.
 SECONDS = 12.0
@@ -89,6 +92,61 @@ def trickling_headers(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
     """Each client sends one byte of a header per second."""
     beginning = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-a: "
     return _many(count, _trickling(beginning, seconds), must_answer=True)
+
+
+def churned_connections(count: int, at_once: int = 50) -> Attack:
+    """Connections that are opened and closed: a third without a request, a third in the middle of one, and a third
+    before its answer. At most `at_once` are open."""
+    request = _endless_stream()
+    sent = (b"", request[: len(request) // 2], request)
+
+    async def attack(target: Target) -> Answer:
+        numbers = iter(range(count))
+
+        async def churn() -> int:
+            opened = 0
+            for number in numbers:
+                with contextlib.closing(_connection()) as connection, contextlib.suppress(OSError):
+                    loop = asyncio.get_running_loop()
+                    await loop.sock_connect(connection, (target.host, target.port))
+                    opened += 1
+                    await loop.sock_sendall(connection, sent[number % len(sent)])
+            return opened
+
+        opened = sum(await asyncio.gather(*(churn() for _ in range(at_once))))
+        answer = await sending(http_request("/v1/models"))(target)
+        return Answer(answer.status if opened == count else 0, f"{opened} of {count} connections, then {answer.text}")
+
+    return attack
+
+
+def cancelled_calls(count: int, num_connections: int = 20, at_once: int = 200) -> Attack:
+    """gRPC calls that are cancelled after 2 ms. At most `at_once` of them are open."""
+
+    async def attack(target: Target) -> Answer:
+        numbers = iter(range(count))
+        async with contextlib.AsyncExitStack() as stack:
+            options = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each channel
+            address = f"{target.host}:{target.port}"
+            stubs = [
+                inference_pb2_grpc.InferenceServiceStub(
+                    await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
+                )
+                for _ in range(num_connections)
+            ]
+
+            async def cancel() -> None:
+                for number in numbers:
+                    call = stubs[number % num_connections].Generate(
+                        inference_pb2.GenerateRequest(model=MODEL, text="Hello!")
+                    )
+                    await asyncio.sleep(0.002)
+                    call.cancel()
+
+            await asyncio.gather(*(cancel() for _ in range(at_once)))
+        return await sending(http_request("/v1/models"))(target)
+
+    return attack
 
 
 def _trickling(beginning: bytes, seconds: float) -> Client:

@@ -7,6 +7,8 @@ from functools import partial
 from benchmarks.abuse import apis, bombs, columns, large, malformed, typed_json
 from benchmarks.abuse.attack import Row
 from benchmarks.abuse.connections import (
+    cancelled_calls,
+    churned_connections,
     silent_readers,
     slow_readers,
     trickling_bodies,
@@ -18,6 +20,8 @@ from benchmarks.abuse.connections import (
 _CONNECTIONS = (
     Row("200 readers of a byte per second", partial(slow_readers, 200), (200, 429, 503), copies=(1,)),
     Row("300 streams that are never read", partial(silent_readers, 300, 30.0), (200, 429, 503), None, (1,), True),
+    Row("5,000 connections that are closed at once", partial(churned_connections, 5000), (200,), copies=(1,)),
+    Row("3,000 gRPC calls that are cancelled at once", partial(cancelled_calls, 3000), (200,), copies=(1,)),
     Row("200 bodies that trickle in", partial(trickling_bodies, 200), (408,), copies=(1,)),
     Row("200 gRPC-Web messages that trickle in", partial(trickling_messages, 200), (408,), copies=(1,)),
     Row("200 headers that trickle in", partial(trickling_headers, 200), (408,), copies=(1,)),

@@ -72,6 +72,13 @@ class Stream:
         self.hello = (await self._read()).hello
         return self.hello
 
+    async def refused(self) -> None:
+        """Raises grpc.aio.AioRpcError once the worker has ended the call, which it does without reading a claim.
+
+        If the call ended during a write, gRPC would report INTERNAL instead of the worker's status.
+        """
+        await self._read()
+
     async def contender(self) -> worker_pb2.Contender:
         return (await self._read()).contender
 

@@ -106,7 +106,7 @@ async def test_a_worker_that_stops_tells_its_owner_and_waits_for_it(
     draining = asyncio.create_task(servicer.drain())
     assert await owner.is_told_of_drain()
     with pytest.raises(grpc.aio.AioRpcError, match="shutting down") as refusal:
-        await Stream(channel).claim("another", num_groups=0, asks_owner=True)
+        await Stream(channel).refused()
     assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
     await owner.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
     assert not draining.done()
@@ -233,7 +233,7 @@ async def test_closing_finishes_the_steps_received_and_takes_no_more(
         await stream.result()
     assert end.value.code() is grpc.StatusCode.ABORTED
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
-        await Stream(channel).claim()
+        await Stream(channel).refused()
     assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

@@ -83,6 +83,12 @@ class GatewayConfig(DiscoveryOptions):
         minimum=0.1,
         maximum=3600,
     )
+    gateway_memory_mib: int = option(
+        1024,
+        "Memory of Envoy in MiB, for connections, bodies and answers. While it uses more, those who send get a 503; "
+        "running answers go on.",
+        minimum=128,
+    )
     max_header_kib: int = option(
         32, "Largest total size of a request's headers in KiB; larger ones get a 431.", minimum=4, maximum=96
     )

@@ -41,6 +41,14 @@ class LocalReply:
     sent: int | None = None
     # An Envoy response flag, such as LH.
     flag: str = ""
+    # Envoy's details of the answer, such as `overload`.
+    details: str = ""
+    # Whether this is the whole error of a gRPC call, for an answer that no filter sees (grpc_errors.lua).
+    is_grpc: bool = False
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.type, "param": None, "code": self.code}}
 
     @property
     def filter(self) -> dict[str, Any]:
@@ -49,7 +57,21 @@ class LocalReply:
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
         others = [{"header_filter": {"header": header}} for header in self.headers]
         flags = [{"response_flag_filter": {"flags": [self.flag]}}] if self.flag else []
-        return {"and_filter": {"filters": [status, *others, *flags]}} if others or flags else status
+        details = [_has_details(self.details)] if self.details else []
+        return (
+            {"and_filter": {"filters": [status, *others, *flags, *details]}} if others or flags or details else status
+        )
+
+
+def _has_details(details: str) -> Mapping[str, Any]:
+    name = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+    expression = f"response.code_details == '{details}'"
+    return {
+        "extension_filter": {
+            "name": "cel",
+            "typed_config": {"@type": f"type.googleapis.com/{name}", "expression": expression},
+        }
+    }
 
 
 def _present(header: str) -> Mapping[str, Any]:
@@ -59,6 +81,8 @@ def _present(header: str) -> Mapping[str, Any]:
 # The client's original method and path. Envoy's transcoder replaces both by the method and path of a gRPC call.
 _METHOD = "%REQ(X-ENVOY-ORIGINAL-METHOD?:METHOD)%"
 _PATH = "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH):256%"
+
+_NO_MEMORY = "The gateway has no memory for more requests at the moment; try again later."
 
 # Envoy uses the first entry that matches. It fills in and escapes the %...% substitutions.
 LOCAL_REPLIES = (
@@ -124,6 +148,18 @@ LOCAL_REPLIES = (
         "unavailable",
         flag="LH",
     ),
+    # Whoever sends while the gateway has too little memory. Envoy's status is 503 over HTTP/2 and 500 over HTTP/1.
+    LocalReply(
+        "EQ",
+        503,
+        _NO_MEMORY,
+        "server_error",
+        "overloaded",
+        headers=({"name": "content-type", "string_match": {"prefix": "application/grpc"}},),
+        details="overload",
+        is_grpc=True,
+    ),
+    LocalReply("GE", 500, _NO_MEMORY, "server_error", "overloaded", details="overload", sent=503),
     LocalReply("EQ", 503, "No router is available; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),

@@ -71,7 +71,8 @@ class Row:
 
 
 def first_wrong(answers: Mapping[str, Answer], statuses: Collection[int]) -> Answer:
-    """Of answers by name: the first one with another status, and its name. Otherwise the last one."""
+    """Returns the first answer whose status is not in `statuses`, with its name before its text. Otherwise the last
+    answer."""
     for name, answer in answers.items():
         if answer.status not in statuses:
             return Answer(answer.status, f"{name}: {answer.text}")

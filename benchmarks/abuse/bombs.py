@@ -38,7 +38,7 @@ def at_once(attacks: Mapping[str, Attack], statuses: Collection[int]) -> Attack:
 
 
 def _rows(kind: str, bombs: Mapping[str, Any], make: Callable[[Any], Attack], statuses: Collection[int]) -> list[Row]:
-    """Each bomb alone, and then eight different ones at once. Eight copies of one grammar would be checked once."""
+    """Each bomb alone, and then eight different ones at once. The router would check eight copies of a grammar once."""
     rows = [Row(f"{kind} bomb: {name}", partial(make, bomb), statuses, copies=(1,)) for name, bomb in bombs.items()]
     names = list(bombs)
     for first in range(0, len(names), 8):

@@ -1,4 +1,4 @@
-"""Attacks with many parallel clients that read or write very slowly."""
+"""Attacks with many clients that read or write very slowly, or leave soon."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ def cancelled_calls(count: int, num_connections: int = 20, at_once: int = 200) -
         async with contextlib.AsyncExitStack() as stack:
             options = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each channel
             address = f"{target.host}:{target.port}"
-            stubs = [
-                inference_pb2_grpc.InferenceServiceStub(
-                    await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
-                )
+            channels = [
+                await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
                 for _ in range(num_connections)
             ]
+            await asyncio.gather(*(channel.channel_ready() for channel in channels))
+            stubs = [inference_pb2_grpc.InferenceServiceStub(channel) for channel in channels]
 
             async def cancel() -> None:
                 for number in numbers:

@@ -78,7 +78,10 @@ GRAMMARS = {
 }
 SCHEMAS: dict[str, Json] = {
     "100,000 values": {"enum": _numbered(100_000, "value N")},
-    "references in a circle": _references(1, allOf=["NEXT"]) | {"$defs": {"d0": {"$ref": "#/$defs/d0"}}},
+    "references in a circle": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}},
+    },
     "60 patterns at once": {"type": "string", "allOf": [{"pattern": f"(a|b){{{count}}}"} for count in range(60)]},
     "10^9 elements": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9},
     "a text of 10^9 characters": {"type": "string", "minLength": 10**9},

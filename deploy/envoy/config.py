@@ -85,8 +85,8 @@ class GatewayConfig(DiscoveryOptions):
     )
     gateway_memory_mib: int = option(
         1024,
-        "Memory of Envoy in MiB, for connections, bodies and answers. While it uses more, those who send get a 503; "
-        "running answers go on.",
+        "MiB of memory above which Envoy refuses new requests, and bodies that are still arriving, with a 503. "
+        "Running answers go on. Envoy can use up to twice as much.",
         minimum=128,
     )
     max_header_kib: int = option(

@@ -43,7 +43,7 @@ class LocalReply:
     flag: str = ""
     # Envoy's details of the answer, such as `overload`.
     details: str = ""
-    # Whether this is the whole error of a gRPC call, for an answer that no filter sees (grpc_errors.lua).
+    # Whether the answer goes to a gRPC client without passing the Lua filter, so that the error object is added here.
     is_grpc: bool = False
 
     @property
@@ -58,9 +58,8 @@ class LocalReply:
         others = [{"header_filter": {"header": header}} for header in self.headers]
         flags = [{"response_flag_filter": {"flags": [self.flag]}}] if self.flag else []
         details = [_has_details(self.details)] if self.details else []
-        return (
-            {"and_filter": {"filters": [status, *others, *flags, *details]}} if others or flags or details else status
-        )
+        filters = [status, *others, *flags, *details]
+        return {"and_filter": {"filters": filters}} if len(filters) > 1 else status
 
 
 def _has_details(details: str) -> Mapping[str, Any]:
@@ -148,14 +147,17 @@ LOCAL_REPLIES = (
         "unavailable",
         flag="LH",
     ),
-    # Whoever sends while the gateway has too little memory. Envoy's status is 503 over HTTP/2 and 500 over HTTP/1.
+    # Requests that are refused while the gateway has too little memory. Envoy's status is 503 over HTTP/2 and 500 over
+    # HTTP/1.1.
     LocalReply(
         "EQ",
         503,
         _NO_MEMORY,
         "server_error",
         "overloaded",
-        headers=({"name": "content-type", "string_match": {"prefix": "application/grpc"}},),
+        headers=(
+            {"name": "content-type", "string_match": {"safe_regex": {"regex": r"application/grpc(\+.*)?( *;.*)?"}}},
+        ),
         details="overload",
         is_grpc=True,
     ),

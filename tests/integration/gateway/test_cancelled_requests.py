@@ -31,10 +31,13 @@ async def road(path: str, router: str, is_open: asyncio.Event) -> AsyncIterator[
         answers, upstream = await asyncio.open_unix_connection(router)
 
         async def ask() -> None:
-            while data := await reader.read(4096):
-                await is_open.wait()
-                upstream.write(data)
-                await upstream.drain()
+            try:
+                while data := await reader.read(4096):
+                    await is_open.wait()
+                    upstream.write(data)
+                    await upstream.drain()
+            finally:
+                upstream.close()
 
         asking = asyncio.create_task(ask())
         try:
@@ -43,7 +46,6 @@ async def road(path: str, router: str, is_open: asyncio.Event) -> AsyncIterator[
         finally:
             asking.cancel()
             writer.close()
-            upstream.close()
 
     async with await asyncio.start_unix_server(connected, path, limit=4096):
         yield
@@ -72,7 +74,6 @@ async def cancel_requests(address: str, admin: Admin) -> None:
         writer.write(REQUEST)
         await writer.drain()
         writer.close()
-        await writer.wait_closed()
     async with asyncio.timeout(HANG_S):
         while await admin.num_cancelled() < before + NUM_CANCELLED:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.01)

@@ -29,29 +29,25 @@ def full_lexers(choices: int = 8, tokens: int = 1990) -> Attack:
     )
 
 
-def at_once(attacks: Mapping[str, Attack], statuses: Collection[int]) -> Attack:
-    async def attack(target: Target) -> Answer:
-        answers = await asyncio.gather(*(send(target) for send in attacks.values()))
-        return first_wrong(dict(zip(attacks, answers, strict=True)), statuses)
-
-    return attack
-
-
 def _rows(kind: str, bombs: Mapping[str, Any], make: Callable[[Any], Attack], statuses: Collection[int]) -> list[Row]:
     """Each bomb alone, and then eight different ones at once. The router would check eight copies of a grammar once."""
     rows = [Row(f"{kind} bomb: {name}", partial(make, bomb), statuses, copies=(1,)) for name, bomb in bombs.items()]
     names = list(bombs)
     for first in range(0, len(names), 8):
-        group = names[first : first + 8]
+        group = {name: bombs[name] for name in names[first : first + 8]}
         row_name = f"{kind} bombs {first + 1} to {first + len(group)} at once"
-        rows.append(
-            Row(row_name, partial(_group, {name: bombs[name] for name in group}, make, statuses), statuses, copies=(1,))
-        )
+        rows.append(Row(row_name, partial(_at_once, group, make, statuses), statuses, copies=(1,)))
     return rows
 
 
-def _group(bombs: Mapping[str, Any], make: Callable[[Any], Attack], statuses: Collection[int]) -> Attack:
-    return at_once({name: make(_changed(bomb)) for name, bomb in bombs.items()}, statuses)
+def _at_once(bombs: Mapping[str, Any], make: Callable[[Any], Attack], statuses: Collection[int]) -> Attack:
+    attacks = {name: make(_changed(bomb)) for name, bomb in bombs.items()}
+
+    async def attack(target: Target) -> Answer:
+        answers = await asyncio.gather(*(send(target) for send in attacks.values()))
+        return first_wrong(dict(zip(attacks, answers, strict=True)), statuses)
+
+    return attack
 
 
 def _changed(bomb: Any) -> Any:

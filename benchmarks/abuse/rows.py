@@ -20,7 +20,8 @@ from benchmarks.abuse.connections import (
 _CONNECTIONS = (
     Row("200 readers of a byte per second", partial(slow_readers, 200), (200, 429, 503), copies=(1,)),
     Row("300 streams that are never read", partial(silent_readers, 300, 30.0), (200, 429, 503), None, (1,), True),
-    Row("5,000 connections, each closed immediately", partial(churned_connections, 5000), (200,), copies=(1,)),
+    # Two thirds have a request, and new clients are accepted after all of them.
+    Row("5,000 connections, each closed immediately", partial(churned_connections, 5000), (200,), None, (1,), True),
     Row("3,000 gRPC calls, each cancelled after 2 ms", partial(cancelled_calls, 3000), (200,), copies=(1,)),
     Row("200 bodies that trickle in", partial(trickling_bodies, 200), (408,), copies=(1,)),
     Row("200 gRPC-Web messages that trickle in", partial(trickling_messages, 200), (408,), copies=(1,)),

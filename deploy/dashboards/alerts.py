@@ -155,7 +155,8 @@ ALERTS = (
         f"more than {_FAILING}.",
         "If LowSuccessRate is silent, routers do not make these errors: look whether routers restart again and again, "
         "or cannot be reached (NoHealthyRouter). The gateway's access log has the reason of each error in `flags` and "
-        "`details`. A 504 comes from a client's own deadline.",
+        "`details`; with `overload` there, bodies that arrive fill the gateway's memory (docs/operations.md). A 504 "
+        "comes from a client's own deadline.",
         limit=_FAILING,
     ),
     Alert(

@@ -18,6 +18,9 @@ HEADER_SECONDS = 10
 FIRST_SECONDS = 30
 LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 
+# The default of --gateway-memory-mib.
+DEFAULT_GATEWAY_MEMORY_MIB = 1024
+
 # The kernel's limit.
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -84,7 +87,7 @@ class GatewayConfig(DiscoveryOptions):
         maximum=3600,
     )
     gateway_memory_mib: int = option(
-        1024,
+        DEFAULT_GATEWAY_MEMORY_MIB,
         "MiB of memory above which Envoy refuses new requests, and bodies that are still arriving, with a 503. "
         "Running answers go on. Envoy can use up to twice as much.",
         minimum=128,

@@ -15,6 +15,7 @@ from deploy.envoy.endpoints import EndpointFile
 from deploy.envoy.files import SharedFiles
 from deploy.envoy.render import render
 from deploy.envoy.routes import GRPC_PREFIXES, http_routes
+from deploy.envoy.tracing import Tracing
 from shared.config import ConfigError, build
 from tests.fakes.waiting import HANG_S
 
@@ -97,6 +98,19 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     assert pings == {"interval": "1s", "timeout": "5s"}, "docs/operations.md, ADR 38 and tests/chaos/checker.py say so"
     tcp = listener["tcp_keepalive"]
     assert tcp["keepalive_time"] + tcp["keepalive_interval"] * tcp["keepalive_probes"] < 120
+
+
+@pytest.mark.parametrize("tracing", [None, Tracing("collector", 4317)], ids=["untraced", "traced"])
+def test_one_client_s_requests_leave_room_for_others(tracing: Tracing | None) -> None:
+    """ADR 21 has what was measured with Envoy's defaults."""
+    rendered = yaml.safe_load(render(GatewayConfig(), FILES, tracing))
+    (layer,) = rendered["layered_runtime"]["layers"]
+    assert layer["static_layer"]["http.max_requests_per_io_cycle"] == 1
+    assert rendered["static_resources"]["listeners"][0]["max_connections_to_accept_per_socket_event"] == 10
+    (cluster,) = (cluster for cluster in rendered["static_resources"]["clusters"] if cluster["name"] == "routers")
+    (protocol,) = cluster["typed_extension_protocol_options"].values()
+    frames = protocol["explicit_http_config"]["http2_protocol_options"]
+    assert frames["max_outbound_frames"] == frames["max_outbound_control_frames"] == 100_000
 
 
 def test_a_value_cannot_become_yaml() -> None:

@@ -25,7 +25,7 @@ async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float
     async def sample() -> None:
         while True:
             for name, pid in processes.items():
-                peaks[name] = max(peaks[name], _of_all(tree(pid)))
+                peaks[name] = max(peaks[name], resident_together(tree(pid)))
             await asyncio.sleep(_INTERVAL_S)
 
     sampling = asyncio.create_task(sample())
@@ -38,8 +38,8 @@ async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float
             peaks[name] = max(peaks[name], resident(pid, "VmHWM:"))
 
 
-def _of_all(pids: Sequence[int]) -> float:
-    """Returns the resident memory of processes in MB."""
+def resident_together(pids: Sequence[int]) -> float:
+    """Returns the resident memory of processes in MB. What they share counts once."""
     if len(pids) == 1:
         return resident(pids[0])
     # Pss counts a page that n processes share as 1/n of a page for each.

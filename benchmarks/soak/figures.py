@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks.abuse.memory import resident, tree
+from benchmarks.abuse.memory import resident, resident_together, tree
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 
@@ -18,7 +18,7 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 class Figures:
     """Resources of one part, summed over its process and the process's descendants."""
 
-    # Memory that a child shares with its parent counts twice. 0: the part has ended.
+    # Of the part and its children; what they share counts once. 0: the part has ended.
     resident_bytes: int
     # Open file descriptors, sockets included.
     descriptors: int
@@ -74,7 +74,7 @@ def figures(pid: int) -> Figures:
                 with contextlib.suppress(OSError):
                     sockets += os.readlink(link).startswith("socket:")
     # If the part's own process has ended, report 0, even if its children are alive.
-    resident_mb = sum(map(resident, processes)) if resident(pid) else 0.0
+    resident_mb = resident_together(processes) if resident(pid) else 0.0
     return Figures(round(resident_mb * 1e6), descriptors, sockets, threads, len(processes))
 
 

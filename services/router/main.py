@@ -26,6 +26,7 @@ from services.router.embedding import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
 from services.router.generation import Generator, PromptLog, Tracing
+from services.router.heap import settle_heap
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector
 from services.router.rpc import BoundedServer, Calls, Guarded, SingleRequestServer, details_metadata
 from services.router.template import import_renderer
@@ -251,6 +252,7 @@ async def drain(placement: Placement, server: GrpcServer, timeout_s: float) -> N
 
 
 async def run(config: RouterConfig, status: StatusReporter) -> int:
+    settle_heap()
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     tracing_enabled = configure_tracing("router")
     try:

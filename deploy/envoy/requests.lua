@@ -101,7 +101,7 @@ local function fault_of(headers, is_grpc)
     return 400, UNIMPLEMENTED, "Messages must be compressed with gzip or deflate, or not at all: see 'grpc-encoding'."
   end
   local path = headers:get(':path') or ''
-  if path:find('%%[89a-fA-F]') and not is_utf8(unescaped(path)) then
+  if (path:find('%%[89a-fA-F]') or path:find('[\128-\255]')) and not is_utf8(unescaped(path)) then
     return 400, INVALID_ARGUMENT, 'The path is not valid UTF-8 once its %-escapes are decoded.'
   end
 end

@@ -5,6 +5,7 @@ Envoy turns the gRPC status into an HTTP status. The body has OpenAI's shape, un
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import math
@@ -178,3 +179,9 @@ def overloaded(message: str, retry_after: float = 1.0) -> ApiError:
 def internal() -> ApiError:
     """Returns the error for a bug in the server. The client gets no details; the log has them."""
     return ApiError(ErrorKind.INTERNAL, "The server had an error while processing your request.")
+
+
+def is_failure(fault: BaseException) -> bool:
+    """Returns whether the exception says that work has failed: not that it was cancelled, or that the process ends.
+    Rust code of the libraries that panics raises PanicException, which is no Exception."""
+    return not isinstance(fault, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt | SystemExit)

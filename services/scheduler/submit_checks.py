@@ -65,6 +65,7 @@ def _check_choices(
         if choice.sequence_id in names:
             raise invalid(f"{path}.sequence_id", f"{choice.sequence_id} is the id of another choice, too")
         names.add(choice.sequence_id)
+        _check_most(f"{path}.choice_index", choice.choice_index, MAX_CHOICES - 1)
         _check_ids(f"{path}.output_token_ids", choice.output_token_ids, max_tokens, vocab_size)
         if choice.num_prompt_logprobs > num_prompt_tokens - 1:
             raise invalid(

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path, PurePath
 from typing import Any
 
 from services.worker.errors import ModelError
 
-# The largest JSON files of a model, tokenizer.json and the index of a sharded checkpoint, have tens of megabytes.
-MAX_BYTES = 256 << 20
+# Maximum sizes. Python's objects take up to 25 times as much memory as the JSON text that they are read from.
+MAX_BYTES = 16 << 20
+# Of the index of a sharded checkpoint. DeepSeek-V3's has 9 MB for 92,000 tensors.
+MAX_INDEX_BYTES = 64 << 20
+# Of tokenizer.json, which only the tokenizers library reads. The largest ones have tens of megabytes.
+MAX_TOKENIZER_BYTES = 256 << 20
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
     """Returns a JSON object; None if the file does not exist. Raises ModelError if the file holds anything else."""
-    content = read_any_json(path)
+    content = read_any_json(path, max_bytes)
     if content is not None and not isinstance(content, dict):
         raise ModelError(f"{path} holds no JSON object")
     return content
 
 
-def read_any_json(path: Path) -> Any:
+def read_any_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     """Returns the file's JSON value, of any type; None if the file does not exist. Raises ModelError if the file is not
     valid JSON."""
-    data = read_file(path)
+    data = read_file(path, max_bytes)
     if data is None:
         return None
     try:
@@ -44,13 +49,16 @@ def read_text(path: Path) -> str | None:
         raise ModelError(f"{path} cannot be read: {error}") from error
 
 
-def read_file(path: Path) -> bytes | None:
+def read_file(path: Path, max_bytes: int = MAX_BYTES) -> bytes | None:
     """Returns the file's content; None if the file does not exist.
 
-    Raises ModelError if the file cannot be read, is too large, or is a Git LFS pointer."""
+    Raises ModelError if the file cannot be read, is no regular file, is too large, or is a Git LFS pointer."""
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ModelError(f"{path} has {size:,} bytes; expected at most {MAX_BYTES:,}")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError(f"{path} is not a regular file")  # reading a pipe could wait for ever
+        if status.st_size > max_bytes:
+            raise ModelError(f"{path} has {status.st_size:,} bytes; expected at most {max_bytes:,}")
         data = path.read_bytes()
     except FileNotFoundError:
         return None

@@ -133,7 +133,7 @@ def loaded_bytes(directory: Path, config: ModelConfig | EncoderConfig, at_load: 
         if isinstance(config, ModelConfig):
             load_decoder(config, ops, source, config.max_model_len)
         else:
-            load_encoder(config, ops, source)
+            load_encoder(config, ops, source, config.max_model_len)
     return ops.num_bytes + source.num_bytes
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from google.api.httpbody_pb2 import HttpBody
 
-from services.router.errors import ApiError, internal
+from services.router.errors import ApiError, internal, is_failure
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, RequestSpan, Usage, bounded
 from services.router.http.json import in_pieces
 from services.router.limits import ClientStalledError
@@ -86,8 +86,8 @@ class Answers:
                     await stream.flush()
             except ClientStalledError:
                 raise
-            except Exception as fault:
-                if not stream.has_begun or context.done():
+            except BaseException as fault:
+                if not stream.has_begun or context.done() or not is_failure(fault):
                     raise
                 error = fault if isinstance(fault, ApiError) else internal()
                 if error is not fault:

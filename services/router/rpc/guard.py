@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from services.router.errors import ApiError, internal, invalid
+from services.router.errors import ApiError, internal, invalid, is_failure
 from services.router.limits import ClientStalledError, leave_large_bodies
 from services.router.rpc.calls import CLIENT_STALL_SECONDS, Calls, Prepared, begin_request
 from services.router.rpc.request_fields import check_enums
@@ -105,8 +105,8 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
             return None
         except MalformedRequestError:
             raise
-        except Exception as fault:
-            if context.done():
+        except BaseException as fault:
+            if context.done() or not is_failure(fault):
                 raise
             logger.error("unexpected error in %s", method.__name__, exc_info=fault)
             error = internal()

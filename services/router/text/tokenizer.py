@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as Library
 
+from services.router.errors import is_failure
 from services.router.limits import check_text_size, num_bytes
 from services.router.template import ChatTemplate, from_tokenizer_config, special_tokens
 from services.router.text.detokenizer import Vocabulary
@@ -41,7 +42,9 @@ class Tokenizer:
             self.tool_template: ChatTemplate | None = from_tokenizer_config(self.config, "tool_use")
             self.special_tokens = special_tokens(self.config)
             self.vocabulary = Vocabulary(self._library)
-        except Exception as error:  # the library raises plain Exception
+        except BaseException as error:  # the library raises plain Exception, and panics
+            if not is_failure(error):
+                raise
             raise ValueError(f"the tokenizer bundle cannot be read: {error}") from error
         # Length of the longest token. A text has at least len(text) / max_token_chars tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quire.inference.v1 import model_pb2
 from services.worker.errors import ModelError
-from services.worker.json_files import read_file, read_json, read_text, refuse_pointer
+from services.worker.json_files import MAX_TOKENIZER_BYTES, read_file, read_json, read_text, refuse_pointer
 
 CHUNK_BYTES = 512 * 1024
+# A text of letters, digits, spaces and signs of several scripts, so that all parts of a tokenizer run.
+_SAMPLE = "A sample, 123.\n  Grüße! 你好 👋\t<s>"
 _GENERAL_CLASSES = ("", "PreTrainedTokenizer", "TokenizersBackend")
 
 
@@ -58,19 +62,21 @@ def _input_names(config: dict[str, Any]) -> list[str] | None:
 
     name = str(config.get("tokenizer_class", "")).removesuffix("Fast")
     kind: Any = None if name in _GENERAL_CLASSES else tokenizer_class_from_name(name)
-    return None if kind is None else list(kind.model_input_names)
+    # transformers also finds classes that are no tokenizers.
+    names = getattr(kind, "model_input_names", None)
+    return None if names is None else list(names)
 
 
 def _check(path: Path, tokenizer_json: bytes) -> None:
-    """Raises ModelError if the tokenizers library cannot read the tokenizer, or if the tokenizer has no tokens. The
-    worker checks this at its start, where its operator sees the error. A router that found the error could only wait
-    for another worker."""
+    """Raises ModelError if the tokenizers library cannot read or use the tokenizer, or if the tokenizer has no tokens.
+    The worker checks this at its start, where its operator sees the error. A router that found the error could only
+    wait for another worker."""
     from tokenizers import Tokenizer
 
-    try:
+    with _explained(f"{path} is no tokenizer"):
         tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{path} is no tokenizer: {error}") from error
+    with _explained(f"{path} is a tokenizer that fails on a text"):
+        tokenizer.decode(tokenizer.encode(_SAMPLE).ids)
     if not tokenizer.get_vocab_size():
         raise ModelError(f"{path} is a tokenizer without tokens")
 
@@ -119,28 +125,34 @@ def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
     """Returns tokenizer.json and the configuration. If there is no tokenizer.json, makes it from another format such as
     sentencepiece. Raises ModelError if that fails."""
     config = _config(directory)
-    if (tokenizer := read_file(directory / "tokenizer.json")) is not None:
+    if (tokenizer := read_file(directory / "tokenizer.json", MAX_TOKENIZER_BYTES)) is not None:
         return tokenizer, config
     for path in sorted((*directory.glob("*.model"), *directory.glob("*.tiktoken"), *directory.glob("*.txt"))):
         refuse_pointer(path)
-    try:
+    with _explained(f"{directory} has no tokenizer.json, and none can be made from its other files"):
         from transformers import AutoTokenizer
 
         return _saved(AutoTokenizer.from_pretrained(directory, trust_remote_code=False))[0], config
-    except Exception as error:
-        raise ModelError(
-            f"{directory} has no tokenizer.json, and none can be made from its other files: {error}"
-        ) from error
 
 
 def _from_gguf(file: Path) -> tuple[bytes, dict[str, Any]]:
     """Returns tokenizer.json and the tokenizer's configuration, both built from the metadata of the GGUF file."""
-    try:
+    with _explained(f"no tokenizer can be built from the metadata of {file}"):
         from transformers import PreTrainedTokenizerFast
 
         return _saved(PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name))
-    except Exception as error:
-        raise ModelError(f"no tokenizer can be built from the metadata of {file}: {error}") from error
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Raises ModelError with `what` and the reason if the block fails. The tokenizers library raises plain Exception,
+    and where its code panics, PanicException, which is no Exception."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ModelError(f"{what}: {error}") from error
 
 
 def _saved(tokenizer: Any) -> tuple[bytes, dict[str, Any]]:

@@ -20,7 +20,10 @@ MAX_ALIGNMENT = 1 << 20
 MAX_DIMENSIONS = 4  # ggml's own limit
 # Limits far above the counts of any real file. Because of them, a file with false counts is refused within a second.
 MAX_KEYS, MAX_TENSORS = 1 << 16, 1 << 18
-MAX_ELEMENTS = 1 << 24
+MAX_STRINGS = 1 << 24  # in one array
+MAX_NUMBERS = 1 << 22  # in all arrays together; they become Python's objects
+MAX_STRING_BYTES = 1 << 20  # the longest strings are chat templates
+MAX_TEXT_BYTES = 1 << 26  # of all strings together, without those in arrays
 # Numpy types by GGUF's type numbers: integers and floats of 1 to 8 bytes, and bool.
 _NUMBERS = {
     0: "<u1",
@@ -53,6 +56,7 @@ class HeaderReader:
         self._data = data
         self._buffer = data.data
         self._position = 0
+        self._num_numbers = self._text_bytes = 0
 
     def read(self) -> tuple[dict[str, Any], list[TensorInfo]]:
         """Returns the metadata and the tensors. Does not read arrays of strings; their value is None. Raises ValueError
@@ -92,13 +96,18 @@ class HeaderReader:
             return self._string()
         if kind == _ARRAY:
             element_kind, count = self._unpack("<IQ")
-            if count > MAX_ELEMENTS:
-                raise ValueError(f"its metadata has an array of {count} elements")
             if element_kind == _STRING:
+                if count > MAX_STRINGS:
+                    raise ValueError(f"its metadata has an array of {count} strings; expected at most {MAX_STRINGS}")
                 for _ in range(count):
                     (length,) = self._unpack("<Q")
                     self._position += length
                 return None
+            self._num_numbers += count
+            if self._num_numbers > MAX_NUMBERS:
+                raise ValueError(
+                    f"its metadata has arrays of {self._num_numbers} numbers; expected at most {MAX_NUMBERS}"
+                )
             return self._numbers(element_kind, count).tolist()
         return self._numbers(kind, 1)[0].item()
 
@@ -112,6 +121,12 @@ class HeaderReader:
 
     def _string(self) -> str:
         (length,) = self._unpack("<Q")
+        self._text_bytes += length
+        if length > MAX_STRING_BYTES or self._text_bytes > MAX_TEXT_BYTES:
+            raise ValueError(
+                f"its header has a text of {length} bytes, and {self._text_bytes} bytes in all texts; expected at most "
+                f"{MAX_STRING_BYTES} and {MAX_TEXT_BYTES}"
+            )
         text = bytes(self._buffer[self._position : self._position + length])
         self._position += length
         return text.decode("utf-8", errors="replace")

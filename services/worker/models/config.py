@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from services.worker.errors import ModelError
-from services.worker.fields import MAX_POSITIONS, Fields, is_finite, reading, show
+from services.worker.fields import Fields, is_finite, reading, show
 from services.worker.implementations import Implementation
 from services.worker.json_files import read_json
 from services.worker.models.bare import find_bare
@@ -25,7 +25,7 @@ from services.worker.models.generic import find_generic
 from services.worker.models.mistral_params import FILE as PARAMS
 from services.worker.models.mistral_params import read_mistral_params
 from services.worker.models.network import Architecture, Network, NetworkConfig
-from services.worker.models.reading import require
+from services.worker.models.reading import check_positions, require
 from services.worker.models.stored_dtype import read_dtype
 from services.worker.models.text_part import TextPart, find_text_part, text_fields
 from services.worker.models.unsupported_types import refuse_unsupported_type
@@ -35,6 +35,8 @@ from services.worker.quantization import CheckpointQuantization, is_output_layer
 from shared.sampling_ranges import RANGES
 
 logger = logging.getLogger(__name__)
+
+MAX_TOKEN_IDS = 1024  # in a list of end tokens; real ones have up to ten
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +155,7 @@ def parse_model_config(
     architecture, decoder = found
     require(config, "is_causal", value=True)
     network = decoder.read(architecture, config)
-    if not 1 <= network.max_model_len <= MAX_POSITIONS:
-        raise ModelError(
-            f"{config.where}: RoPE scaling gives {network.max_model_len:,} positions; expected 1 to {MAX_POSITIONS:,}"
-        )
+    check_positions(config, network.max_model_len)
     eos = generation.get("eos_token_id", config.values.get("eos_token_id"))
     return ModelConfig(
         architecture=architecture,
@@ -182,8 +181,10 @@ def find_decoder(architecture: str, config: Fields, implementation: Implementati
 
 def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tuple[int, ...]:
     """Returns the token ids in `value`, which is one id or a list of ids. Leaves out ids outside the vocabulary. Raises
-    ModelError if an id is no integer."""
+    ModelError if an id is no integer, or if there are more than MAX_TOKEN_IDS."""
     ids: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
+    if len(ids) > MAX_TOKEN_IDS:
+        raise ModelError(f"{path}: {name} is a list of {len(ids):,} token ids; expected at most {MAX_TOKEN_IDS:,}")
     for token_id in ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool):
             raise ModelError(f"{path}: {name} is {show(token_id)}; expected a token id or a list of them")

@@ -14,6 +14,7 @@ from services.worker.models.config import GenerationDefaults
 from services.worker.models.declare import Declaration, declare
 from services.worker.models.encoder_network import EncoderArchitecture, EncoderNetwork, EncoderNetworkConfig
 from services.worker.models.encoders.registry import ENCODERS
+from services.worker.models.reading import check_positions
 from services.worker.models.stored_dtype import read_dtype
 from services.worker.pooling import ClassifierConfig, read_classifier, read_max_tokens
 from services.worker.quantization import CheckpointQuantization, read_quantization
@@ -76,6 +77,7 @@ def read_encoder_config(directory: Path) -> EncoderConfig | None:
     with reading(path):
         kind = ENCODERS[architecture]
         network = kind.read(architecture, config)
+        check_positions(config, network.max_model_len)
         return EncoderConfig(
             architecture=architecture,
             network=network,

@@ -24,6 +24,14 @@ _ACTIVATIONS = {
 }
 
 
+def check_positions(config: Fields, num_positions: int) -> None:
+    """`num_positions`: tokens in the longest sequence, with RoPE scaling. Raises ModelError if no model has as many."""
+    if not 1 <= num_positions <= MAX_POSITIONS:
+        raise ModelError(
+            f"{config.where}: RoPE scaling gives {num_positions:,} positions; expected 1 to {MAX_POSITIONS:,}"
+        )
+
+
 def read_activation(config: Fields, key: str, default: str) -> Activation:
     """Raises ModelError for an activation that is not supported."""
     name = config.text(key, default)

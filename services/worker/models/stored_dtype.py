@@ -8,7 +8,7 @@ from pathlib import Path
 
 from services.worker.errors import ModelError
 from services.worker.fields import Fields
-from services.worker.json_files import is_inside, read_json
+from services.worker.json_files import MAX_INDEX_BYTES, is_inside, read_json
 
 _NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -44,7 +44,7 @@ def _stored_dtype(directory: Path) -> str | None:
 
 def _first_file(directory: Path) -> Path | None:
     """Returns the first safetensors file; None if the index names none inside `directory`."""
-    index = read_json(directory / "model.safetensors.index.json")
+    index = read_json(directory / "model.safetensors.index.json", MAX_INDEX_BYTES)
     if index is None:
         return directory / "model.safetensors"
     files = index.get("weight_map")

@@ -18,6 +18,9 @@ from services.worker.pooling import ClassificationParams, VectorParams
 U32 = NDArray[np.uint32]
 F32 = NDArray[np.float32]
 
+# Samplers store the number of a choice as int32. Schedulers send much smaller ones.
+MAX_CHOICE_INDEX = 2**31 - 1
+
 
 def _no_ids() -> U32:
     return np.zeros(0, np.uint32)
@@ -103,6 +106,8 @@ class GeneratingSequence(NewSequence):
 
     def check(self, vocab_size: int) -> str | None:
         """See `NewSequence`."""
+        if self.choice_index > MAX_CHOICE_INDEX:
+            return f"choice_index must be at most {MAX_CHOICE_INDEX}, but is {self.choice_index}."
         return self.sampling.check(vocab_size)
 
     def rules(self) -> tuple[tuple[bool, str], ...]:

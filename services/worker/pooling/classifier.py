@@ -9,7 +9,9 @@ from services.worker.errors import ModelError
 from services.worker.fields import Fields
 
 MAX_LABELS = 1 << 16
-MAX_LABEL_CHARS = 1 << 20  # of all labels together: schedulers and routers get them in one message
+# Of all labels together. Schedulers and routers get them in one message of at most 1 MiB, in which each has a prefix of
+# up to 4 bytes.
+MAX_LABEL_BYTES = 3 << 18
 
 
 class ScoreActivation(Enum):
@@ -53,8 +55,8 @@ def _read_labels(config: Fields) -> tuple[str, ...]:
     labels = tuple(str(named.values.get(str(index), "")) for index in range(num_labels))
     if any(str(index) not in named.values for index in range(num_labels)):
         raise config.wrong("id2label", f"a label for each number from 0 to {num_labels - 1:,}")
-    if sum(map(len, labels)) > MAX_LABEL_CHARS:
-        raise config.wrong("id2label", f"at most {MAX_LABEL_CHARS:,} characters in all labels together")
+    if sum(len(label.encode(errors="replace")) for label in labels) > MAX_LABEL_BYTES:
+        raise config.wrong("id2label", f"at most {MAX_LABEL_BYTES:,} bytes in all labels together")
     return labels
 
 

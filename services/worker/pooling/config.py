@@ -17,6 +17,8 @@ from services.worker.errors import ModelError
 from services.worker.fields import MAX_SIZE, Fields, reading
 from services.worker.json_files import is_inside, read_any_json, read_json
 
+MAX_DIMENSIONS = 4096  # in the list of allowed lengths of embeddings
+
 
 class PoolingKind(Enum):
     LAST = "last"  # the last token's hidden state
@@ -33,6 +35,9 @@ _MODES = {
 }
 # Newer files have no flags such as those in _MODES, but one of these names in `pooling_mode`.
 _NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
+
+
+MAX_DIMENSIONS = 4096  # lengths of shortened embeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,11 @@ def read_pooling(path: Path, option: str, default: PoolingKind) -> PoolingConfig
         kind, includes_prompt = PoolingKind(option), True
     config = Fields({} if path.is_file() else read_json(path / "config.json") or {}, str(path / "config.json"))
     dimensions = config.values.get("matryoshka_dimensions") or []
-    if not isinstance(dimensions, list) or not all(
+    are_sizes = isinstance(dimensions, list) and all(
         isinstance(size, int) and 0 < size <= MAX_SIZE for size in dimensions
-    ):
-        raise config.wrong("matryoshka_dimensions", "a list of sizes")
+    )
+    if not are_sizes or len(dimensions) > MAX_DIMENSIONS:
+        raise config.wrong("matryoshka_dimensions", f"a list of at most {MAX_DIMENSIONS:,} sizes")
     is_matryoshka = bool(dimensions or config.flag("is_matryoshka"))
     return PoolingConfig(kind, normalize, is_matryoshka, tuple(dimensions), includes_prompt)
 

@@ -21,7 +21,7 @@ from services.worker.pooling.config import PoolingConfig, PoolingKind
 MAX_PROMPTS = 1024
 MAX_PROMPT_NAME_CHARS = 256
 MAX_PROMPT_CHARS = 4096
-MAX_ALL_PROMPTS_CHARS = 262_144
+MAX_ALL_PROMPTS_BYTES = 524_288
 # sentence-transformers gives every model these prompts. They are empty unless the file has them.
 _ALWAYS_THERE = ("query", "document")
 
@@ -76,8 +76,9 @@ def _checked(prompts: Mapping[str, Any], config: Fields) -> dict[str, str]:
                 f"{fields.where} has a text of {len(texts[name]):,} characters; expected valid Unicode of at most "
                 f"{MAX_PROMPT_CHARS:,}"
             )
-    if (total := sum(len(name) + len(text) for name, text in texts.items())) > MAX_ALL_PROMPTS_CHARS:
-        raise ModelError(f"{fields.where} have {total:,} characters; expected at most {MAX_ALL_PROMPTS_CHARS:,}")
+    total = sum(len(name.encode()) + len(text.encode()) for name, text in texts.items())
+    if total > MAX_ALL_PROMPTS_BYTES:
+        raise ModelError(f"{fields.where} have {total:,} bytes; expected at most {MAX_ALL_PROMPTS_BYTES:,}")
     return texts
 
 

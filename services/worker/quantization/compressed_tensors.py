@@ -6,10 +6,11 @@ because Quire computes a scale per token, which is finer. Static scales of the K
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import regex
 
 from services.worker.errors import ModelError
 from services.worker.quantization.alternatives import alternative_to
@@ -24,6 +25,7 @@ SUPPORTED = (
     "pack-quantized (4 and 8 bits, weights only)"
 )
 _ALTERNATIVES = {"nvfp4-pack-quantized": alternative_to("nvfp4")}
+MATCH_S = 1.0  # real expressions take microseconds
 _UNUSED = ("input_scale", "input_zero_point", "output_zero_point", "k_zero_point", "v_zero_point", "weight_shape")
 
 
@@ -39,8 +41,8 @@ class Targets:
         for target in (*self.targets, *self.ignored):
             if target.startswith("re:"):
                 try:
-                    re.compile(target[3:])
-                except re.error as error:
+                    regex.compile(target[3:])
+                except regex.error as error:
                     raise ValueError(f"{target!r} is no regular expression: {error}") from error
 
     def selects(self, layer: str) -> bool:
@@ -135,6 +137,16 @@ def _least_specific_last(target: str) -> tuple[int, str]:
 def _matches(targets: tuple[str, ...], layer: str) -> bool:
     of_class = "Linear" if is_in_block(layer) or is_output_layer(layer) else "Embedding"
     return any(
-        re.match(target[3:], layer) is not None if target.startswith("re:") else target in (layer, of_class)
-        for target in targets
+        _fits(target[3:], layer) if target.startswith("re:") else target in (layer, of_class) for target in targets
     )
+
+
+def _fits(expression: str, layer: str) -> bool:
+    """Returns whether the regular expression matches the beginning of the layer's name. Raises ModelError if that takes
+    longer than MATCH_S: some expressions would take years."""
+    try:
+        return regex.match(expression, layer, timeout=MATCH_S) is not None
+    except TimeoutError:
+        raise ModelError(
+            f"the quantization's regular expression {expression!r} takes longer than {MATCH_S:g} s for {layer}"
+        ) from None

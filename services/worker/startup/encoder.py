@@ -50,6 +50,7 @@ class EncoderStart:
         config, ops, directory, model = setting.config, setting.device.ops, setting.path, self.model
         if config.quantization is not None:
             raise ModelError(f"--quantization is {config.quantization}, but encoders run in floating point only")
+        max_model_len = encoder_max_model_len(config, model)
         progress = per_percent(setting.report, Phase.LOAD)
         source = open_weights(directory, model, ops, config.load_format, None, progress)
         if ops.device.type == "cpu":
@@ -58,8 +59,7 @@ class EncoderStart:
             num_loads = config.workers_on_host if config.host_memory_bytes is None else 1
             require_memory(num_bytes, f"the weights of {directory}", num_loads)
         with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
-            encoder = load_encoder(model, ops, source)
-        max_model_len = encoder_max_model_len(config, model)
+            encoder = load_encoder(model, ops, source, max_model_len)
         limits = Limits(
             num_blocks=config.max_num_seqs,
             block_size=max_model_len,

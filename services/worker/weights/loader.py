@@ -22,9 +22,9 @@ def load_decoder(config: ModelConfig, ops: Ops, source: WeightSource, max_positi
     return Decoder(config, config.create_network(_Loader(_Shared(ops, source, max_positions))))
 
 
-def load_encoder(config: EncoderConfig, ops: Ops, source: WeightSource) -> Encoder:
-    """Takes all weights from `source`, layer by layer."""
-    return Encoder(config, config.create_network(_Loader(_Shared(ops, source, config.max_model_len))))
+def load_encoder(config: EncoderConfig, ops: Ops, source: WeightSource, max_positions: int) -> Encoder:
+    """Takes all weights from `source`, layer by layer. `max_positions`: see `load_decoder`."""
+    return Encoder(config, config.create_network(_Loader(_Shared(ops, source, max_positions))))
 
 
 class _Shared:

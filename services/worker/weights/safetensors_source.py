@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from services.worker.errors import ModelError
-from services.worker.json_files import is_inside, read_json, refuse_pointer
+from services.worker.json_files import MAX_INDEX_BYTES, is_inside, read_json, refuse_pointer
 from services.worker.models import EncoderConfig, LlamaConfig, Matrix, ModelConfig, Place
 from services.worker.progress import Progress
 from services.worker.quantization import (
@@ -221,7 +221,7 @@ class CheckpointFiles:
 
     def _find(self, index_file: str, single_file: str) -> dict[str, str] | None:
         """Returns the file of each tensor; None if there are no such files."""
-        index = read_json(self.directory / index_file)
+        index = read_json(self.directory / index_file, MAX_INDEX_BYTES)
         if index is not None:
             return self._weight_map(index_file, index)
         if not (self.directory / single_file).exists():

@@ -215,6 +215,14 @@ async def test_a_path_must_be_utf_8(gateway: Gateway, path: str) -> None:
     )
 
 
+@pytest.mark.parametrize("path", [b"/v1/models/\xff\xfe", b"/tokenizer_info?model=\xff"])
+async def test_a_path_of_plain_bytes_must_be_utf_8(gateway: Gateway, path: bytes) -> None:
+    """Envoy takes such bytes over HTTP/2 only."""
+    body = await http2.request(gateway.address, b"GET", path)
+    message = "The path is not valid UTF-8 once its %-escapes are decoded."
+    assert json.loads(body)["error"]["message"] == message
+
+
 async def test_any_character_may_stand_in_a_path(gateway: Gateway) -> None:
     for escaped, name in (
         ("%C3%BC", "ü"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+import torch
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
@@ -27,7 +28,9 @@ from services.router.config import RouterConfig
 from services.router.constraints import resolution as router_constraints
 from services.router.parameters import sampling as router_sampling
 from services.scheduler import submit_checks
+from services.worker.ops.reference import ReferenceOps
 from services.worker.plan.step_plan import GeneratingSequence
+from services.worker.sampling.host_sampler import HostSampler
 from services.worker.service.converters import plan_from_proto
 from shared.grammar import MAX_GRAMMAR_BYTES
 from tests.fakes.fake_model import VOCAB_SIZE, ContractError, FakeModel, expected_output
@@ -43,7 +46,11 @@ NEIGHBOUR = 1_000_000
 
 
 class WorkersView(FakeModel):
-    """Reads plans as the worker does."""
+    """Reads plans as the worker does, and gives the sequences to its sampler."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._sampler = HostSampler(ReferenceOps(torch.device("cpu"), torch.float32), self.max_num_seqs, VOCAB_SIZE)
 
     def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         try:
@@ -56,6 +63,8 @@ class WorkersView(FakeModel):
                 problem = problem or sequence.constraints.check(VOCAB_SIZE)
             if problem is not None:
                 raise ContractError(problem)
+            if isinstance(sequence, GeneratingSequence):
+                self._sampler.admit(sequence)
         return super().step(plan)
 
 
@@ -140,6 +149,8 @@ CASES: list[tuple[str, Callable[[scheduler_pb2.Submit], None]]] = [
     ("choices[0].output_token_ids", mutate(choice__output_token_ids=b"12345")),
     ("choices[0].output_token_ids", mutate(choice__output_token_ids=column(VOCAB_SIZE))),
     ("choices[0].output_token_ids", mutate(choice__output_token_ids=column(*[1] * 7))),
+    ("choices[0].choice_index", mutate(choice__choice_index=1024)),
+    ("choices[0].choice_index", mutate(choice__choice_index=2**32 - 1)),
     ("choices[0].num_prompt_logprobs", mutate(choice__num_prompt_logprobs=3)),
     ("choices", mutate(choices=[scheduler_pb2.Choice(sequence_id=1 + index) for index in range(1025)])),
     ("choices[1].sequence_id", mutate(choices=[scheduler_pb2.Choice(sequence_id=1)] * 2)),
@@ -243,6 +254,8 @@ def test_what_a_router_sends_is_within_the_bounds() -> None:
 # -- Any value in any field ----------------------------------------------------------------------------------------
 
 NUMBERS = st.sampled_from([0, 1, 2, 20, 21, 127, 128, 511, 512, 2**31 - 1])
+UINT32 = NUMBERS | st.sampled_from([2**31, 2**32 - 1])
+UINT64 = UINT32 | st.sampled_from([2**63, 2**64 - 1])
 COLUMNS = st.binary(max_size=24) | st.lists(st.sampled_from([0, 1, 2, 511, 512, 2**32 - 1]), max_size=6).map(
     lambda ids: column(*ids)
 )
@@ -253,8 +266,8 @@ BY_TYPE = {
     FieldDescriptor.TYPE_STRING: STRINGS,
     FieldDescriptor.TYPE_FLOAT: FLOATS,
     FieldDescriptor.TYPE_BOOL: st.booleans(),
-    FieldDescriptor.TYPE_UINT32: NUMBERS,
-    FieldDescriptor.TYPE_UINT64: NUMBERS,
+    FieldDescriptor.TYPE_UINT32: UINT32,
+    FieldDescriptor.TYPE_UINT64: UINT64,
     FieldDescriptor.TYPE_SINT32: NUMBERS | st.integers(-(2**31), -1),
 }
 

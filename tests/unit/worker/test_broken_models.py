@@ -4,6 +4,7 @@ taken for weights.
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import os
@@ -30,6 +31,7 @@ from services.worker.startup.load import load_worker
 from services.worker.weights.loader import load_decoder
 from services.worker.weights.open import open_weights
 from tests.unit.worker.memory import growth_below
+from tests.unit.worker.tiny_encoders import save_encoder
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
@@ -154,6 +156,44 @@ def header(change: Callable[[dict[str, Any]], object], length: int | None = None
     return apply
 
 
+def precompiled(charsmap: bytes) -> Break:
+    """A tokenizer with sentencepiece's table of replacements."""
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
+    return writes("tokenizer.json", json.dumps({"normalizer": normalizer, "model": model, "added_tokens": []}))
+
+
+def pipe(file: str) -> Break:
+    def apply(directory: Path) -> None:
+        (directory / file).unlink()
+        os.mkfifo(directory / file)
+
+    return apply
+
+
+def folder(file: str) -> Break:
+    return lambda directory: (directory / file).mkdir()
+
+
+def large(file: str, num_bytes: int) -> Break:
+    """A file without content on the disk, whatever its size."""
+
+    def apply(directory: Path) -> None:
+        (directory / file).touch()
+        os.truncate(directory / file, num_bytes)
+
+    return apply
+
+
+# The library panics: the prefix is longer than the token.
+MERGES = {
+    "type": "BPE",
+    "continuing_subword_prefix": "####",
+    "vocab": {"a": 0, "b": 1, "ab": 2},
+    "merges": [["a", "b"]],
+}
+# Takes years for the name of a layer.
+ENDLESS = r"(?:[a-z]|[^A-Z]|\w|.)+\d_$"
 NORM = "model.norm.weight"
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -216,6 +256,18 @@ CASES: dict[str, tuple[Break, str]] = {
         ),
         "is no regular expression",
     ),
+    "target without end": (
+        sets(
+            quantization_config={
+                "quant_method": "compressed-tensors",
+                "format": "int-quantized",
+                "config_groups": {
+                    "g": {"targets": [f"re:{ENDLESS}"], "weights": {"strategy": "channel", "num_bits": 8}}
+                },
+            }
+        ),
+        "takes longer than 1 s for model.embed_tokens",
+    ),
     # JSON itself.
     "nested": (writes("config.json", "[" * 50_000 + "]" * 50_000), "config.json cannot be read: it is nested too deep"),
     "nested value": (writes("config.json", '{"a":' * 50_000 + "1" + "}" * 50_000), "it is nested too deep"),
@@ -224,6 +276,7 @@ CASES: dict[str, tuple[Break, str]] = {
     "no text": (writes("config.json", b"\xff\xfe"), "config.json cannot be read"),
     "empty": (writes("config.json", ""), "config.json cannot be read"),
     "generation": (writes("generation_config.json", "[1]"), "generation_config.json holds no JSON object"),
+    "many eos": (sets(eos_token_id=[1] * 1025), "eos_token_id is a list of 1,025 token ids; expected at most 1,024"),
     "generation eos": (sets("generation_config.json", eos_token_id=[1, None]), "eos_token_id is null"),
     # The tokenizer.
     "tokenizer": (writes("tokenizer.json", "{}"), "tokenizer.json is no tokenizer"),
@@ -235,6 +288,19 @@ CASES: dict[str, tuple[Break, str]] = {
     "template bytes": (writes("chat_template.jinja", b"\xff"), "chat_template.jinja cannot be read"),
     "surrogate": (writes("tokenizer_config.json", '{"bos_token": "\\ud800"}'), "is not valid Unicode"),
     "special tokens": (writes("special_tokens_map.json", "[]"), "special_tokens_map.json holds no JSON object"),
+    "charsmap": (precompiled(b"x"), "tokenizer.json is no tokenizer: Precompiled"),
+    "charsmap in use": (precompiled(bytes((4, 0, 0, 0, 0, 0, 0, 0))), "is a tokenizer that fails on a text"),
+    "merges": (
+        writes("tokenizer.json", json.dumps({"model": MERGES, "added_tokens": []})),
+        "tokenizer.json is no tokenizer: range end index",
+    ),
+    # What no file of a model is.
+    "pipe": (pipe("config.json"), "config.json is not a regular file"),
+    "pipe of a tokenizer": (pipe("tokenizer.json"), "tokenizer.json is not a regular file"),
+    "directory": (folder("generation_config.json"), "generation_config.json is not a regular file"),
+    "large": (large("config.json", 17 << 20), "config.json has 17,825,792 bytes; expected at most 16,777,216"),
+    "large tokenizer": (large("tokenizer.json", 1 << 30), "tokenizer.json has 1,073,741,824 bytes; expected at most"),
+    "large index": (large("model.safetensors.index.json", 65 << 20), "has 68,157,440 bytes; expected at most"),
     # Git LFS pointers.
     "LFS config": (writes("config.json", POINTER), "config.json is a Git LFS pointer, not the file itself; run `git"),
     "LFS weights": (writes("model.safetensors", POINTER), "model.safetensors is a Git LFS pointer"),
@@ -271,6 +337,7 @@ CASES: dict[str, tuple[Break, str]] = {
         "which is outside the model's directory",
     ),
     "modules": (writes("modules.json", "{}"), "modules.json holds no list of modules"),
+    "matryoshka sizes": (sets(matryoshka_dimensions=[8] * 4097), "expected a list of at most 4,096 sizes"),
     "matryoshka": (sets(matryoshka_dimensions="x"), "matryoshka_dimensions is"),
     "prompts": (writes("config_sentence_transformers.json", '{"prompts": [1]}'), "prompts is a list of 1 values"),
 }  # fmt: skip
@@ -349,6 +416,24 @@ def test_an_encoder_is_checked_as_well(tmp_path: Path, name: str, value: object,
     with pytest.raises(ModelError) as refusal:
         read_encoder_config(tmp_path)
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e6])
+def test_the_positions_of_an_encoder_are_bounded(tmp_path: Path, factor: float) -> None:
+    scaling = {"rope_type": "linear", "factor": factor}
+    save_encoder(tmp_path, "NomicBertModel")
+    sets(max_position_embeddings=10**7, rope_scaling=scaling)(tmp_path)
+    with pytest.raises(ModelError, match=r"RoPE scaling gives [\d,]+ positions; expected 1 to 100,000,000"):
+        read_encoder_config(tmp_path)
+
+
+def test_the_positions_of_an_encoder_cost_no_more_than_it_serves(tmp_path: Path) -> None:
+    """A table of rotations for 10^8 positions would take 5 GB."""
+    save_encoder(tmp_path, "NomicBertModel")
+    sets(max_position_embeddings=10**8)(tmp_path)
+    Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    with growth_below(MAX_GROWTH):
+        load(tmp_path)
 
 
 # -- Any value anywhere in config.json -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.weights.gguf_source import GGUFSource
 from tests.unit.worker.gguf.writing import write_gguf
+from tests.unit.worker.memory import growth_below
 from tests.unit.worker.tiny_models import save_model
 
 # `make test-long` tries many times as much.
@@ -63,12 +64,12 @@ CASES = {
     "alignment text": (file_of(alignment(STRING, string("x"))), "its alignment is 'x'"),
     "keys": (file_of(num_keys=1 << 60), "its header claims 1152921504606846976 keys and 0 tensors"),
     "tensors": (file_of(num_tensors=1 << 60), "its header claims 0 keys and 1152921504606846976 tensors"),
-    "strings": (file_of(array(STRING, 1 << 60)), "an array of 1152921504606846976 elements"),
-    "numbers": (file_of(array(U8, 1 << 60)), "an array of 1152921504606846976 elements"),
+    "strings": (file_of(array(STRING, 1 << 60)), "an array of 1152921504606846976 strings; expected at most 16777216"),
+    "numbers": (file_of(array(U8, 1 << 60)), "arrays of 1152921504606846976 numbers; expected at most 4194304"),
     "some strings": (file_of(array(STRING, 1 << 20)), "cannot be read as a GGUF file"),
     "some numbers": (file_of(array(U8, 1 << 20)), "cannot be read as a GGUF file"),
     "arrays of arrays": (file_of(array(ARRAY, 1)), "cannot be read as a GGUF file"),
-    "string": (file_of(struct.pack("<Q", 2**63), num_keys=1), "cannot be read as a GGUF file"),
+    "string": (file_of(struct.pack("<Q", 2**63), num_keys=1), "its header has a text of 9223372036854775808 bytes"),
     "value type": (file_of(string("a") + struct.pack("<I", 77)), "values of type 77"),
     "dimensions": (file_of(tensors=tensor(2**32 - 1), num_tensors=1), "t has 4294967295 dimensions"),
     "no dimensions": (file_of(tensors=tensor(0), num_tensors=1), "t has 0 dimensions"),
@@ -88,6 +89,25 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path: Path, name: str) -> 
         find_checkpoint(WorkerConfig(model=str(path))).read_config()
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (struct.pack("<Q", 1 << 30), "its header has a text of 1073741824 bytes"),
+        (array(U64, 1 << 23), "its metadata has arrays of 8388608 numbers; expected at most 4194304"),
+        (
+            b"".join(string(str(n)) + struct.pack("<IIQ", ARRAY, U64, 3 << 20) + bytes(3 << 23) for n in range(2)),
+            "arrays of 6291456 numbers",
+        ),
+    ],
+)
+def test_a_false_length_costs_no_memory(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(file_of(content, num_keys=2))
+    os.truncate(path, 2 << 30)  # without content on the disk
+    with growth_below(256 << 20), pytest.raises(ModelError, match=sentence):
+        find_checkpoint(WorkerConfig(model=str(path))).read_config()
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path, whole: bytes) -> None:

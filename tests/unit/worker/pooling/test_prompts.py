@@ -11,7 +11,7 @@ import pytest
 from services.worker.errors import ModelError
 from services.worker.pooling.config import PoolingConfig, PoolingKind, read_pooling
 from services.worker.pooling.prompts import (
-    MAX_ALL_PROMPTS_CHARS,
+    MAX_ALL_PROMPTS_BYTES,
     MAX_PROMPT_CHARS,
     MAX_PROMPT_NAME_CHARS,
     MAX_PROMPTS,
@@ -80,8 +80,8 @@ def test_without_the_file_there_are_none(tmp_path: Path) -> None:
         ({"prompts": {"n" * (MAX_PROMPT_NAME_CHARS + 1): ""}}, "has a name of 257 characters"),
         ({"prompts": {str(index): "" for index in range(MAX_PROMPTS + 1)}}, "an object of 1,025 values; expected at"),
         (
-            {"prompts": {f"{index:02}": "t" * MAX_PROMPT_CHARS for index in range(64)}},
-            f"have {64 * (MAX_PROMPT_CHARS + 2):,} characters; expected at most {MAX_ALL_PROMPTS_CHARS:,}",
+            {"prompts": {f"{index:02}": "ü" * MAX_PROMPT_CHARS for index in range(64)}},
+            f"have {64 * (2 * MAX_PROMPT_CHARS + 2):,} bytes; expected at most {MAX_ALL_PROMPTS_BYTES:,}",
         ),
         ({"default_prompt_name": "x"}, 'default_prompt_name is "x"; expected null or the name of one of the prompts'),
         ({"prompts": {"a": ""}, "default_prompt_name": ["a"]}, "default_prompt_name is a list of 1 values"),

@@ -98,6 +98,8 @@ class GrpcServer:
         `max_request_bytes`: limit on one message from a client. gRPC refuses a larger message with RESOURCE_EXHAUSTED,
         and does not read it."""
         self._services = list(services)
+        # Those of health and reflection, which `_add_health_and_reflection` adds.
+        self._own_services: tuple[str, ...] = ()
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
         self.server = grpc.aio.server(options=list(options.items()))
         self._guarded = GuardedServer(self.server, refusal_style)
@@ -129,7 +131,7 @@ class GrpcServer:
 
     async def set_serving(self, serving: bool, *, stands_by: bool = False) -> None:
         """Sets the status of all services, and READINESS: the part serves or stands by."""
-        await self._set_health(serving, "", *self._services)
+        await self._set_health(serving, "", *self._services, *self._own_services)
         await self._set_health(serving or stands_by, READINESS)
 
     async def set_live(self, live: bool) -> None:
@@ -171,11 +173,12 @@ class GrpcServer:
         try:
             from grpc_health.v1 import health, health_pb2_grpc
 
-            from shared.reflection import add_reflection
+            from shared.reflection import NAMES, add_reflection
         except ImportError:
             logger.info("grpcio-health-checking or grpcio-reflection is missing: serving without health and reflection")
             return
         self._health = health.aio.HealthServicer()
+        self._own_services = (health.SERVICE_NAME, *NAMES)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._uncounted)
         await self.set_serving(False)
         await self.set_live(True)

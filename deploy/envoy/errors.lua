@@ -77,6 +77,10 @@ local function strip_body(handle)
   handle:headers():replace('content-length', tostring(length))
 end
 
+-- What health checks over gRPC answer while the gateway drains: the bytes of a HealthCheckResponse with status
+-- NOT_SERVING, and of a ServerReadyResponse that is false.
+local not_ready_messages = {['health check'] = '\0\0\0\0\2\8\2', ['ready check'] = '\0\0\0\0\0'}
+
 function envoy_on_response(handle)
   local headers = handle:headers()
   local is_head = (handle:streamInfo():dynamicMetadata():get('envoy.filters.http.lua') or {}).is_head
@@ -91,10 +95,10 @@ function envoy_on_response(handle)
     -- The CORS headers depend on the page's origin.
     if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
     shape_grpc_error(headers, message_of)
-    if drains and handle:metadata():get('grpc') == 'health check' and headers:get('grpc-status') == nil then
-      -- The bytes of a HealthCheckResponse with status NOT_SERVING.
+    local not_ready = drains and not_ready_messages[handle:metadata():get('grpc') or '']
+    if not_ready and headers:get('grpc-status') == nil then
       local body = handle:body(true)
-      if body:length() > 0 then body:setBytes('\0\0\0\0\2\8\2') end
+      if body:length() > 0 then body:setBytes(not_ready) end
     end
     return
   end

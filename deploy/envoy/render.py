@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from deploy.envoy.config import HEADER_SECONDS, GatewayConfig
 from deploy.envoy.endpoints import CLUSTER, envoy_address
@@ -49,6 +52,16 @@ class LocalReply:
     @property
     def error(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": None, "code": self.code}}
+
+    @property
+    def grpc_details(self) -> str:
+        """`google.rpc.Status` of an UNAVAILABLE that can be tried again after a second, in base64."""
+        info = error_details_pb2.ErrorInfo(reason=(self.code or "unknown").upper(), domain="quire")
+        retry = error_details_pb2.RetryInfo(retry_delay=Duration(seconds=1))
+        status = status_pb2.Status(code=code_pb2.UNAVAILABLE, message=self.message)
+        for detail in (info, retry):
+            status.details.add().Pack(detail)
+        return base64.b64encode(status.SerializeToString(deterministic=True)).decode()
 
     @property
     def filter(self) -> dict[str, Any]:

@@ -60,10 +60,17 @@ class HttpRoute:
     action: str = ""
 
     @property
-    def taken(self) -> tuple[dict[str, Any], ...]:
-        """Envoy's route matches for the requests that go to a router."""
+    def taken(self) -> tuple[tuple[dict[str, Any], str], ...]:
+        """Envoy's route matches for the requests that go to a router, each with the API whose error format it has."""
         types = {"POST": _BINARY} if self.path.endswith("/models/") and self.action == "/infer" else {}
-        return tuple(self._match(_exactly(method), *types.get(method, _READABLE[method])) for method in self.methods)
+        matchers = [(_exactly(method), *types.get(method, _READABLE[method])) for method in self.methods]
+        shared = [(self._match(*headers, _OF_ANTHROPIC), "anthropic") for headers in matchers if self._is_shared]
+        return (*shared, *((self._match(*headers), self.api) for headers in matchers))
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether Anthropic's API has the path, too."""
+        return self.path in ("/v1/models", "/v1/models/")
 
     @property
     def not_json(self) -> tuple[dict[str, Any], ...]:
@@ -80,6 +87,10 @@ class HttpRoute:
 
     def _match(self, *headers: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.matcher, "headers": headers}
+
+
+# Distinguishes requests of Anthropic's API from others to the same path.
+_OF_ANTHROPIC = {"name": "anthropic-version", "present_match": True}
 
 
 def _exactly(method: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"os"
 	"strings"
 	"time"
 
@@ -63,9 +62,15 @@ func main() {
 	if *key != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+*key)
 	}
-	if err := chat(ctx, client, question); err != nil {
-		log.Print(err)
-		os.Exit(1)
+	models, err := client.ListModels(ctx, &inferencev1.ListModelsRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if len(models.Models) == 0 {
+		log.Fatal("the server has no model yet")
+	}
+	if err := chat(ctx, client, models.Models[0].Name, question); err != nil {
+		log.Fatal(err)
 	}
 }
 
@@ -78,11 +83,11 @@ func wasCut(err error) bool {
 
 // chat prints the answer. The library does not retry a stream after its first message, so chat does. At temperature 0
 // or with a seed, a retry generates the same text; chat skips the part that is already printed.
-func chat(ctx context.Context, client inferencev1.InferenceServiceClient, question string) error {
+func chat(ctx context.Context, client inferencev1.InferenceServiceClient, model, question string) error {
 	printed := 0
 	for attempt := 1; ; attempt++ {
 		received := 0
-		usage, err := ask(ctx, client, question, func(text string) {
+		usage, err := ask(ctx, client, model, question, func(text string) {
 			if start := max(0, printed-received); start < len(text) {
 				fmt.Print(text[start:])
 			}
@@ -103,10 +108,11 @@ func chat(ctx context.Context, client inferencev1.InferenceServiceClient, questi
 
 // ask passes the pieces of the answer's text to write. It returns the usage, which is in the last message.
 func ask(
-	ctx context.Context, client inferencev1.InferenceServiceClient, question string, write func(text string),
+	ctx context.Context, client inferencev1.InferenceServiceClient, model, question string, write func(text string),
 ) (*inferencev1.Usage, error) {
 	temperature, maxTokens := float32(0), uint32(64)
 	stream, err := client.Chat(ctx, &inferencev1.ChatRequest{
+		Model:    model,
 		Messages: []*inferencev1.ChatMessage{{Role: "user", Content: question}},
 		Options: &inferencev1.GenerationOptions{
 			Sampling: &inferencev1.SamplingParams{Temperature: &temperature},

@@ -72,9 +72,10 @@ function wasCut(error) {
 }
 
 // Passes the pieces of the answer's text to `write`. Returns its usage.
-async function ask(question, write) {
+async function ask(model, question, write) {
   const stream = client.chat(
     {
+      model,
       messages: [{ role: "user", content: question }],
       options: { sampling: { temperature: 0 }, stop: { maxTokens: 64 } },
     },
@@ -93,7 +94,7 @@ async function ask(question, write) {
 
 // Prints the answer. The library does not retry a stream after its first message, so this function does. At temperature
 // 0 or with a seed, a retry generates the same text; the function skips the part that is already printed.
-async function chat(question) {
+async function chat(model, question) {
   let printed = 0;
   for (let attempt = 1; ; attempt++) {
     let received = 0;
@@ -103,7 +104,7 @@ async function chat(question) {
       printed = Math.max(printed, received);
     };
     try {
-      const usage = await ask(question, write);
+      const usage = await ask(model, question, write);
       console.log(`\n${usage.completionTokens} tokens`);
       return;
     } catch (error) {
@@ -126,6 +127,6 @@ async function fail() {
 
 const { models } = await listModels();
 console.log("models:", models.map((model) => model.name).join(", "));
-await chat(options.question);
+await chat(models[0].name, options.question);
 await fail();
 client.close();

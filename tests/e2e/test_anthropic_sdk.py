@@ -182,5 +182,9 @@ def test_models(client: anthropic.Anthropic, server: Server) -> None:
     assert model.created_at.year >= 2026
     assert client.models.retrieve(server.model) == model
     assert [model.id for model in client.beta.models.list()] == [server.model]
-    with pytest.raises(anthropic.NotFoundError):
+    with pytest.raises(anthropic.NotFoundError) as unknown:
         client.models.retrieve("claude-none")
+    assert unknown.value.type == "not_found_error"
+    assert unknown.value.request_id
+    with pytest.raises(anthropic.BadRequestError, match="after_id"):
+        client.models.list(after_id="claude-none")

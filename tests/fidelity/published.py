@@ -54,9 +54,10 @@ def problems(answer: Answer) -> list[str]:
 
 def _is_anthropics(answer: Answer) -> bool:
     """Models are described on OpenAI's paths as Anthropic has them, to its clients."""
-    if not answer.path.startswith("/v1/models") or answer.status != 200:
+    if not answer.path.startswith("/v1/models"):
         return False
-    return not json.loads(answer.body).keys() & {"object"}
+    answered = json.loads(answer.body).keys()
+    return "object" not in answered if answer.status == 200 else "type" in answered
 
 
 def _schema_problems(answer: Answer) -> list[str]:

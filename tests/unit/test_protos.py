@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.tools import needs
 from tests.fakes.waiting import HANG_S
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +29,8 @@ def test_a_proto_says_where_its_go_java_and_csharp_code_goes(proto: Path) -> Non
     assert options.csharp_namespace.startswith("Quire.")
 
 
+@needs((ROOT / ".venv-proto" / "bin" / "buf").exists(), "buf (make proto-check)")
 def test_the_check_names_what_lacks_a_comment_and_what_breaks_clients(tmp_path: Path) -> None:
-    if not (ROOT / ".venv-proto" / "bin" / "buf").exists():
-        pytest.skip("buf is not here: make proto-check")
     protos = tmp_path / "protos"
     shutil.copytree(ROOT / "protos" / "quire", protos / "quire")
     changed = protos / "quire" / "inference" / "v1" / "model.proto"

@@ -265,7 +265,7 @@ class GenerateRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the default model (`--default-model`), or the only one."""
     text: _builtins.str
     """A text, which the router tokenizes."""
     whole: _builtins.bool
@@ -460,7 +460,7 @@ class ChatRequest(_message.Message):
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the default model (`--default-model`), or the only one."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """The conversation, oldest message first. At least one message."""
@@ -915,7 +915,7 @@ class EmbedRequest(_message.Message):
     RETURN_PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     INPUT_TYPE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the default model (`--default-model`), or the only one."""
     truncate_prompt_tokens: _builtins.int
     """Maximum number of tokens of an input, including tokens that the tokenizer adds; longer inputs are cut. -1: the maximum of
     the model. Unset: an input that is too long is refused.
@@ -1087,7 +1087,7 @@ class ScoreRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the default model (`--default-model`), or the only one."""
     truncate_prompt_tokens: _builtins.int
     """Same as EmbedRequest.truncate_prompt_tokens."""
     cache_salt: _builtins.str
@@ -1179,7 +1179,7 @@ class TokenizeRequest(_message.Message):
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     RETURN_TOKEN_STRS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the default model (`--default-model`), or the only one."""
     text: _builtins.str
     """A text."""
     add_special_tokens: _builtins.bool
@@ -1302,7 +1302,7 @@ class DetokenizeRequest(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     EACH_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the default model (`--default-model`), or the only one."""
     each: _builtins.bool
     """Whether to turn each token into its own text, instead of all into one text. The limit is then 262,144 tokens."""
     @_builtins.property

@@ -106,8 +106,8 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def logprob_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With `logprobs`: ids of up to 20 tokens, without duplicates, whose log probabilities are returned at each position, instead
-        of the most likely tokens'. Empty: return the most likely tokens.
+        """Ids of up to 20 tokens whose log probabilities are returned at each position, instead of the most likely tokens'. A router
+        drops duplicates and sets `logprobs` if it is unset; a scheduler refuses duplicates. Empty: return the most likely tokens.
         """
 
     def __init__(

@@ -113,7 +113,7 @@ class KserveServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetModelMetadata(self, request, context):
-        """Returns a model's name and platform.
+        """Returns a model's name, versions, platform and tensors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

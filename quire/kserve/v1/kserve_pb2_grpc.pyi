@@ -45,7 +45,7 @@ class KserveServiceStub:
     GetModelReady: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]
     """Checks whether a scheduler of this model accepts requests and has a worker. 404 if the model is unknown while other models are ready."""
     GetModelMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]
-    """Returns a model's name and platform."""
+    """Returns a model's name, versions, platform and tensors."""
     Generate: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
     """Continues a text: Triton's generate extension."""
     GenerateStream: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
@@ -69,7 +69,7 @@ class KserveServiceAsyncStub(KserveServiceStub):
     GetModelReady: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Checks whether a scheduler of this model accepts requests and has a worker. 404 if the model is unknown while other models are ready."""
     GetModelMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Returns a model's name and platform."""
+    """Returns a model's name, versions, platform and tensors."""
     Generate: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Continues a text: Triton's generate extension."""
     GenerateStream: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -120,7 +120,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetModelMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Returns a model's name and platform."""
+        """Returns a model's name, versions, platform and tensors."""
 
     @_abc_1.abstractmethod
     def Generate(

@@ -109,7 +109,7 @@ class ModelReadyRequest(_message.Message):
     name: _builtins.str
     """A name or an alias of the model."""
     version: _builtins.str
-    """Must be empty: models have no versions."""
+    """A version of the model, as ModelMetadata lists them. Empty: the server chooses by the weights of the versions."""
     def __init__(
         self,
         *,
@@ -206,7 +206,7 @@ class ModelMetadataRequest(_message.Message):
     name: _builtins.str
     """A name or an alias of the model."""
     version: _builtins.str
-    """Must be empty: models have no versions."""
+    """A version of the model, as ModelMetadata lists them. Empty: the server chooses by the weights of the versions."""
     def __init__(
         self,
         *,
@@ -223,7 +223,7 @@ Global___ModelMetadataRequest: _TypeAlias = ModelMetadataRequest  # noqa: Y015
 
 @_typing.final
 class ModelMetadataResponse(_message.Message):
-    """A model's name, platform and tensors."""
+    """A model's name, versions, platform and tensors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -548,7 +548,7 @@ class ModelInferRequest(_message.Message):
     model_name: _builtins.str
     """A name or an alias of the model."""
     model_version: _builtins.str
-    """Must be empty: models have no versions."""
+    """A version of the model, as ModelMetadata lists them. Empty: the server chooses by the weights of the versions."""
     id: _builtins.str
     """The caller's id of the request. The answer repeats it."""
     @_builtins.property

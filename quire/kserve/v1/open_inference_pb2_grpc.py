@@ -100,7 +100,7 @@ class GRPCInferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ModelMetadata(self, request, context):
-        """Returns a model's name and platform.
+        """Returns a model's name, versions, platform and tensors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

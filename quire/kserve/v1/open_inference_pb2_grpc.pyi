@@ -44,7 +44,7 @@ class GRPCInferenceServiceStub:
     ServerMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]
     """Returns the server's name and version."""
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]
-    """Returns a model's name and platform."""
+    """Returns a model's name, versions, platform and tensors."""
     ModelInfer: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelInferRequest, _open_inference_pb2.ModelInferResponse]
     """Continues the text in the tensor `text_input`, and returns the new text in the tensor `text_output`. Further tensors of one
     element, or parameters, set generation options such as `max_tokens`; docs/kserve.md lists them.
@@ -64,7 +64,7 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]  # type: ignore[assignment]
     """Returns the server's name and version."""
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
-    """Returns a model's name and platform."""
+    """Returns a model's name, versions, platform and tensors."""
     ModelInfer: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelInferRequest, _open_inference_pb2.ModelInferResponse]  # type: ignore[assignment]
     """Continues the text in the tensor `text_input`, and returns the new text in the tensor `text_output`. Further tensors of one
     element, or parameters, set generation options such as `max_tokens`; docs/kserve.md lists them.
@@ -111,7 +111,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelMetadataResponse, _abc.Awaitable[_open_inference_pb2.ModelMetadataResponse]]:
-        """Returns a model's name and platform."""
+        """Returns a model's name, versions, platform and tensors."""
 
     @_abc_1.abstractmethod
     def ModelInfer(

@@ -40,18 +40,35 @@ Global___GetResponseRequest: _TypeAlias = GetResponseRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Asks for the models that are served."""
+    """Asks for the models that are served. The fields are query parameters of Anthropic's API; they have an effect on requests
+    with the header `anthropic-version` only.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_ID_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """Maximum number of models in the answer, 1 to 1,000. Unset: all of them."""
+    after_id: _builtins.str
+    """Name of a model: the answer has the models that are listed after it. Empty: from the first one on."""
+    before_id: _builtins.str
+    """Name of a model: the answer has the models that are listed before it. Empty: up to the last one."""
     def __init__(
         self,
+        *,
+        limit: _builtins.int | None = ...,
+        after_id: _builtins.str = ...,
+        before_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "after_id", b"after_id", "before_id", b"before_id", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
 
 Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
@@ -85,7 +102,7 @@ class GetTokenizerInfoRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """The model's name, from the query parameter `model`. Empty: the model, if only one is served."""
+    """The model's name, from the query parameter `model`. Empty: the default model (`--default-model`), or the only one."""
     def __init__(
         self,
         *,

@@ -34,11 +34,11 @@ def may_think(kwargs: Mapping[str, Any] | None) -> bool:
 
 
 def effort_kwargs(effort: str | None, kwargs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns `kwargs`, the client's arguments for the template, with the effort (a ReasoningEffort) added. Arguments
-    that the client has set keep their values."""
+    """Returns `kwargs`, the client's arguments for the template, with the effort (a ReasoningEffort) added. The effort
+    "none" turns thinking off, every other one turns it on. Arguments that the client has set keep their values."""
     if effort is None:
         return kwargs
-    said: dict[str, Any] = {"reasoning_effort": effort}
-    if effort == "none":
-        said["enable_thinking"] = False
-    return said | dict(kwargs or {})
+    given = dict(kwargs or {})
+    # If the client turns thinking on or off itself, under one name, the effort must not say the opposite under another.
+    enabled = None if {"enable_thinking", "thinking"} & given.keys() else effort != "none"
+    return (thinking_kwargs(enabled, effort) or {}) | given

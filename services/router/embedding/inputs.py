@@ -21,6 +21,8 @@ class InputOptions:
     # for the model are refused.
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
+    # Whether a longer input loses its beginning, instead of its end. Has no effect on pairs of texts.
+    keeps_end: bool = False
     # What the error for an input that is too long advises, besides shortening the input. It uses the API's names of the
     # fields.
     remedy: str = "set 'truncate_prompt_tokens'"
@@ -62,7 +64,12 @@ async def encode_texts(
     max_tokens, tokenizer, prefix = options.max_tokens(model), model.tokenizer, options.prefix
     if max_tokens is not None:
         prompts = await tokenizer.encode_cut(
-            texts, options.add_special_tokens, max_tokens, params=params, prefix=prefix
+            texts,
+            options.add_special_tokens,
+            max_tokens,
+            keeps_end=options.keeps_end,
+            params=params,
+            prefix=prefix,
         )
     else:
         _check_least(model, texts, params, options)
@@ -112,7 +119,9 @@ def check_token_inputs(
     """Returns the inputs, cut as the options require. Raises ApiError if an id is unknown, or if an input is too
     long."""
     max_tokens = options.max_tokens(model)
-    cut = [token_ids[:max_tokens] for token_ids in inputs]
+    # `max_tokens` is at least 1.
+    kept = slice(-max_tokens, None) if max_tokens is not None and options.keeps_end else slice(max_tokens)
+    cut = [token_ids[kept] for token_ids in inputs]
     _check_lengths(model, cut, params, options)
     for token_ids, param in zip(cut, params, strict=True):
         check_token_range(model, token_ids, param)

@@ -8,7 +8,7 @@ from services.router.http.json import Items, array, dump, dumps, in_pieces, text
 from services.router.http.logprobs import TokenNames, chat_logprobs, finite
 from services.router.http.operation import Example, Operation, Shape
 from services.router.http.reader import parse_body, parse_with, parsing_work, read_body, validate
-from services.router.http.replies import Reply, Seconds, TokenLogprob, may_lack
+from services.router.http.replies import ErrorReply, Reply, Seconds, TokenLogprob, may_lack
 from services.router.http.sampling_fields import (
     TEMPERATURE,
     FrequencyPenalty,
@@ -29,6 +29,7 @@ __all__ = [
     "Answers",
     "Body",
     "ChatService",
+    "ErrorReply",
     "Example",
     "FrequencyPenalty",
     "Items",

@@ -84,7 +84,8 @@ class MessageReader:
     def parse(self, delta: ChoiceDelta) -> MessageDelta:
         parsed = self._parsers[delta.index].parse(delta)
         # Parsers do not handle these fields.
-        parsed.stop_reason, parsed.token_ids, parsed.usage = delta.stop_reason, delta.token_ids, delta.usage
+        parsed.stop_reason, parsed.token_ids = delta.stop_reason, delta.token_ids
+        parsed.usage = None if delta.usage is None else self.usage(delta.usage)
         parsed.prompt_logprobs, parsed.prompt_token_ids = delta.prompt_logprobs, self._prompt_token_ids
         return parsed
 

@@ -36,9 +36,9 @@ _RETRY_AFTER = {
 
 _ABOUT = """\
 One gateway serves these paths and, on the same port, gRPC and gRPC-Web. Errors have OpenAI's shape, except on the
-paths of Anthropic's and Ollama's APIs, which use their own. Every path can also end with a slash. The probes (`/`,
-`/health`, `/v2/health/`) also accept HEAD. Unknown paths get status 404. Unknown methods of a path get 405, and the
-header `Allow` lists the path's methods.
+paths of Anthropic's, Ollama's and KServe's APIs, which use their own. Every path can also end with a slash. The
+probes (`/`, `/health`, `/v2/health/`) also accept HEAD. Unknown paths get status 404. Unknown methods of a path get
+405, and the header `Allow` lists the path's methods.
 
 Streamed answers are server-sent events; Ollama's are lines of JSON. The schema of an event describes the JSON after
 `data: `, or the line. If an answer fails after it has begun, the last event is an error. Otherwise the last event of

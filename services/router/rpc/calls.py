@@ -71,13 +71,24 @@ class Calls:
 
     async def abort(self, context: Any, error: ApiError, descriptor: Any) -> None:
         """Ends the call with this error; never returns. `descriptor`: descriptor of the request's type."""
+        error, metadata = self._ending(error, descriptor)
+        await context.abort(error.kind.status, error.details(), trailing_metadata=metadata)
+
+    def end_later(self, context: Any, error: ApiError, descriptor: Any) -> None:
+        """Sets the error with which the call ends once its method has returned."""
+        error, metadata = self._ending(error, descriptor)
+        context.set_code(error.kind.status)
+        context.set_details(error.details())
+        context.set_trailing_metadata(metadata)
+
+    def _ending(self, error: ApiError, descriptor: Any) -> tuple[ApiError, tuple[tuple[str, str | bytes], ...]]:
+        """Counts the error. Returns it in the client's terms, and the call's trailing metadata."""
         self.count(error)
         details: tuple[tuple[str, str | bytes], ...] = ()
         if self._is_typed:
             error = in_proto_terms(error, descriptor)
             details = details_metadata(error)
-        metadata = (*error.metadata(self._error_body), *details)
-        await context.abort(error.kind.status, error.details(), trailing_metadata=metadata)
+        return error, (*error.metadata(self._error_body), *details)
 
     def write(self, context: Any, message: Any) -> Awaitable[None]:
         """Sends one message of the answer. Raises ClientStalledError if the client does not read it in time."""

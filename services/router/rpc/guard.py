@@ -12,12 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
-from services.router.errors import ApiError, internal, invalid, is_failure
+from services.router.errors import ApiError, ErrorBody, ErrorKind, internal, invalid, is_failure
 from services.router.limits import ClientStalledError, leave_large_bodies
-from services.router.rpc.calls import CLIENT_STALL_SECONDS, Calls, Prepared, begin_request
+from services.router.rpc.calls import CLIENT_STALL_SECONDS, Calls, Prepared, begin_request, metadata_of
 from services.router.rpc.request_fields import check_enums
 from shared.grpc_server import MAX_MESSAGE_BYTES
 from shared.malformed import MalformedRequestError
@@ -32,6 +31,17 @@ def public(method: _M) -> _M:
     """Marks a servicer's method as open to callers without a key."""
     method.is_public = True  # type: ignore[attr-defined]  # functions take any attribute
     return method
+
+
+def errors_for(header: str, error_body: ErrorBody) -> Callable[[_M], _M]:
+    """Marks a servicer's method that two APIs share: calls with `header` get errors in the shape that `error_body`
+    makes."""
+
+    def mark(method: _M) -> _M:
+        method.errors_for = (header, error_body)  # type: ignore[attr-defined]
+        return method
+
+    return mark
 
 
 class UnreadRequest(Protocol):
@@ -63,10 +73,14 @@ class Guarded:
 
 def _guarded(method: _Method, calls: Calls) -> _Method:
     needs_key = not getattr(method, "is_public", False)
+    errors: tuple[str, ErrorBody] | None = getattr(method, "errors_for", None)
 
     @functools.wraps(method)
     async def call(request: Any, context: Any) -> Any:
         begin_request(context)
+        shaped = calls
+        if errors is not None and metadata_of(context, errors[0]):
+            shaped = calls.with_errors(errors[1])
         descriptor = request.DESCRIPTOR
         try:
             is_read = isinstance(request, Message)
@@ -100,8 +114,8 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
             # The status waits in a queue behind data that the client has not read. If this method returns, grpc sends
             # the status later without the task. context.abort would keep the task, and so the call's memory, until the
             # status is sent.
-            context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
-            context.set_details("The client read its answer too slowly.")
+            error = ApiError(ErrorKind.TIMEOUT, "The client read its answer too slowly.")
+            calls.end_later(context, error, descriptor)
             return None
         except MalformedRequestError:
             raise
@@ -112,7 +126,7 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
             error = internal()
         finally:
             leave_large_bodies()
-        await calls.abort(context, error, descriptor)
+        await shaped.abort(context, error, descriptor)
         raise AssertionError("abort returned")
 
     return call

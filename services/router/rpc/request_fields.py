@@ -16,8 +16,7 @@ _PART = re.compile(r"(\w+)(?:\[([^\]]*)\])?")
 # with its length.
 _MAX_PATH_CHARS = 256
 _MAX_PATH_PARTS = 16
-# Errors call the field with the model's name `model`. The protos call this field one of the names below. An earlier
-# name is preferred.
+# Errors call the field with the model's name `model`. The protos call this field one of the names below.
 _MODEL_NAMES = ("model", "name", "model_name")
 
 
@@ -31,10 +30,13 @@ def proto_path(descriptor: Any, param: str) -> str | None:
     parts = param.split(".")
     for first in range(len(parts)):
         rest = ".".join(parts[first:])
-        for name in _MODEL_NAMES if rest == "model" else (rest,):
-            for prefix, message in _messages(descriptor):
+        for prefix, message in _messages(descriptor):
+            for name in _MODEL_NAMES if rest == "model" else (rest,):
                 if _resolves(message, name):
                     return prefix + name
+        for prefix, message in _messages(descriptor):
+            if first + 1 < len(parts) and _is_text(message.fields_by_name.get(parts[first])):
+                return prefix + parts[first]
     return None
 
 
@@ -102,6 +104,11 @@ def _messages(descriptor: Any) -> tuple[tuple[str, Any], ...]:
             if inner is not None and all(inner is not known for _, known in found):
                 found.append((f"{prefix}{field.name}.", inner))
     return tuple(found)
+
+
+def _is_text(field: Any) -> bool:
+    """Returns whether the field is a string. A path into it names a value of JSON that the string holds."""
+    return field is not None and field.type == field.TYPE_STRING and not field.is_repeated
 
 
 def _resolves(descriptor: Any, path: str) -> bool:

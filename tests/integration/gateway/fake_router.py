@@ -13,6 +13,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+from quire.kserve.v1 import open_inference_pb2, open_inference_pb2_grpc
 from quire.ollama.v1 import ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
 from services.router.errors import ApiError, ErrorKind
@@ -52,6 +53,7 @@ class FakeRouter:
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
         self._server.add(anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server, FakeAnthropic(self))
         self._server.add(ollama_pb2_grpc.add_OllamaServiceServicer_to_server, FakeOllama())  # type: ignore[abstract]
+        self._server.add(open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server, FakeKserve())  # type: ignore[abstract]
         self.inference = FakeInference(name)
         self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, self.inference)
 
@@ -85,6 +87,14 @@ class FakeRouter:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
+
+
+class FakeKserve(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
+    async def ServerReady(self, request: Any, context: Context) -> Any:  # noqa: N802
+        return open_inference_pb2.ServerReadyResponse(ready=True)
+
+    async def ServerLive(self, request: Any, context: Context) -> Any:  # noqa: N802
+        return open_inference_pb2.ServerLiveResponse(live=True)
 
 
 class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):

@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+from quire.kserve.v1 import open_inference_pb2, open_inference_pb2_grpc
 from tests.fakes.waiting import HANG_S, until
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
@@ -50,6 +51,8 @@ async def test_health_says_no_while_everything_is_served(delaying: Gateway, rout
     async with grpc.aio.insecure_channel(delaying.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        kserve = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert (await kserve.ServerReady(open_inference_pb2.ServerReadyRequest())).ready
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
         delaying.process.send_signal(signal.SIGTERM)
@@ -58,6 +61,8 @@ async def test_health_says_no_while_everything_is_served(delaying: Gateway, rout
         for name in ("", "quire.inference.v1.InferenceService"):
             status = (await health.Check(health_pb2.HealthCheckRequest(service=name))).status
             assert status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert not (await kserve.ServerReady(open_inference_pb2.ServerReadyRequest())).ready
+        assert (await kserve.ServerLive(open_inference_pb2.ServerLiveRequest())).live
         assert (await stub.ListModels(inference_pb2.ListModelsRequest())).models
         reply = await call(delaying.address, "GET", "/health")
         assert reply.error["message"] == "The gateway is shutting down; send the request to another one."
@@ -135,7 +140,16 @@ async def test_a_drain_ends_watches_of_health_from_a_browser(short_directory: Pa
     assert await asyncio.wait_for(gateway.process.wait(), HANG_S) == 0
 
 
-async def test_a_request_waits_while_the_only_router_restarts(gateway: Gateway, router: FakeRouter) -> None:
+@pytest.fixture
+async def patient(short_directory: Path, router: FakeRouter) -> AsyncIterator[Gateway]:
+    """A gateway that waits for a router for longer than a test takes."""
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--router-wait", "60")
+    yield gateway
+    await gateway.stop()
+
+
+async def test_a_request_waits_while_the_only_router_restarts(patient: Gateway, router: FakeRouter) -> None:
+    gateway = patient
     assert (await call(gateway.address, "POST", CHAT, b"{}")).status == 200
     await router.stop()
     async with grpc.aio.insecure_channel(gateway.address) as channel:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from tests.fakes.waiting import HANG_S
@@ -78,10 +79,21 @@ async def test_a_request_that_is_too_large_once_it_is_decompressed_is_refused_fo
     assert_details(caught.value, error)
 
 
+async def services_of(channel: grpc.aio.Channel) -> list[str]:
+    """What reflection lists."""
+    listing = reflection_pb2.ServerReflectionRequest(list_services="")
+    call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+    await call.write(listing)
+    await call.done_writing()
+    return [service.name for service in (await call.read()).list_services_response.service]
+
+
 async def test_health_has_the_names_of_the_services(gateway: Gateway) -> None:
     async with grpc.aio.insecure_channel(gateway.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        for name in ("", "quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"):
+        listed = await services_of(channel)
+        assert {"quire.openai.v1.OpenAIService", "grpc.reflection.v1.ServerReflection"} <= set(listed)
+        for name in ("", *listed):
             reply = await health.Check(health_pb2.HealthCheckRequest(service=name))
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -19,6 +19,7 @@ from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
 from tests.integration.gateway.http2 import send_unfinished
+from tests.integration.gateway.test_grpc_errors import assert_details
 
 CHAT = "/v1/chat/completions"
 MEMORY_MIB, BODY_BYTES = 128, 3_900_000
@@ -140,3 +141,4 @@ async def test_grpc_calls_are_told_the_same(short_directory: Path, router: FakeR
     assert (refusals[0].code(), refusals[0].details()) == (grpc.StatusCode.UNAVAILABLE, MESSAGE)
     error_object = json.loads(dict(refusals[0].trailing_metadata() or ())["quire-error"])["error"]
     assert error_object["code"] == "overloaded"
+    assert_details(refusals[0], error_object, retry_seconds=1)

@@ -191,8 +191,12 @@ def error_reply(error: grpc.aio.AioRpcError, method: str | None = None) -> Refus
     assert len(trailers["quire-error"]) <= 4096
     assert trailers["quire-error"].isascii()
     body = json.loads(trailers["quire-error"])
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
+    if "type" in body:
+        assert set(body) == {"type", "error"}  # Anthropic's shape
+        assert {"message", "type"} <= set(body["error"])
+    else:
+        assert set(body) == {"error"}
+        assert set(body["error"]) == {"message", "type", "param", "code"}
     if method is not None:
         checked(Reply("application/json", [trailers["quire-error"].encode()]), method, HTTP_STATUS[error.code()])
     return RefusedError(error.code(), body["error"], trailers.get("retry-after"))

@@ -95,6 +95,46 @@ async def test_anthropic_s_clients_get_its_shape_of_models(start_router: StartRo
     assert model == models["data"][1]
     assert (model["type"], model["display_name"], model["lifecycle"]) == ("model", alias, "active")
     assert (await api.get("GetModel", request)).json["object"] == "model"
+    unknown = openai_pb2.GetModelRequest(model="none")
+    for metadata, error_type in ((header, "not_found_error"), ((), "invalid_request_error")):
+        with pytest.raises(RefusedError) as caught:
+            await api.get("GetModel", unknown, metadata=metadata)
+        assert caught.value.error["type"] == error_type
+
+
+@pytest.mark.parametrize(
+    ("asked", "listed", "has_more"),
+    [
+        ({"limit": 1}, [0], True),
+        ({"limit": 2}, [0, 1], False),
+        ({"after_id": MODEL}, [1], False),
+        ({"after_id": MODEL, "limit": 1}, [1], False),
+        ({"after_id": f"{MODEL}-alias"}, [], False),
+        ({"before_id": f"{MODEL}-alias", "limit": 5}, [0], False),
+        ({"before_id": MODEL}, [], False),
+    ],
+)
+async def test_anthropic_s_clients_get_the_page_that_they_ask_for(
+    start_router: StartRouter, asked: dict[str, Any], listed: list[int], has_more: bool
+) -> None:
+    api = await start_router(fake_scheduler())
+    header = (("anthropic-version", "2023-06-01"),)
+    names = [(MODEL, f"{MODEL}-alias")[index] for index in listed]
+    page = (await api.get("ListModels", openai_pb2.ListModelsRequest(**asked), metadata=header)).json
+    assert ([model["id"] for model in page["data"]], page["has_more"]) == (names, has_more)
+    assert (page["first_id"], page["last_id"]) == ((names[0], names[-1]) if names else (None, None))
+    # OpenAI's API has no pages.
+    whole = (await api.get("ListModels", openai_pb2.ListModelsRequest(**asked))).json
+    assert len(whole["data"]) == 2
+
+
+@pytest.mark.parametrize("asked", [{"limit": 0}, {"limit": 1001}, {"after_id": "none"}, {"before_id": "none"}])
+async def test_a_page_that_there_is_not_is_refused(start_router: StartRouter, asked: dict[str, Any]) -> None:
+    api = await start_router(fake_scheduler())
+    header = (("anthropic-version", "2023-06-01"),)
+    with pytest.raises(RefusedError) as caught:
+        await api.get("ListModels", openai_pb2.ListModelsRequest(**asked), metadata=header)
+    assert caught.value.error["message"].startswith(f"Invalid '{next(iter(asked))}'")
 
 
 async def test_models_are_listed_under_every_name(start_router: StartRouter) -> None:

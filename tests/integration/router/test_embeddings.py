@@ -88,6 +88,8 @@ async def test_dimensions_and_normalize_reach_the_worker(start_router: StartRout
     body = {"input": "Hello", "dimensions": 4, "normalize": True}
     reply = (await api.post("CreateEmbedding", body)).json
     assert reply["data"][0]["embedding"] == expected("Hello", dimensions=4, normalize=True)
+    named = (await api.post("CreateEmbedding", {"input": "Hello", "dimensions": 4, "use_activation": True})).json
+    assert named["data"] == reply["data"]
 
 
 async def test_inputs_are_cut_where_that_is_asked_for(start_router: StartRouter) -> None:
@@ -98,6 +100,22 @@ async def test_inputs_are_cut_where_that_is_asked_for(start_router: StartRouter)
         await api.post("CreateEmbedding", {"input": long, "truncate_prompt_tokens": limit})
         await api.post("CreateEmbedding", {"input": [5] * 2 * MAX_MODEL_LEN, "truncate_prompt_tokens": limit})
         assert [len(unpack(submit.prompt_token_ids)) for submit in scheduler.submits[-2:]] == [length, length]
+
+
+async def test_inputs_are_cut_at_the_side_that_is_asked_for(start_router: StartRouter) -> None:
+    scheduler = embedding_scheduler()
+    api = await start_router(scheduler)
+    text = "one two three"
+    tokens = (await api.post("Tokenize", {"prompt": text, "add_special_tokens": False})).json["tokens"]
+    for given in (text, tokens):
+        for side, kept in (("left", tokens[-2:]), ("right", tokens[:2])):
+            body = {"input": given, "truncate_prompt_tokens": 2, "truncation_side": side, "add_special_tokens": False}
+            await api.post("CreateEmbedding", body)
+            assert unpack(scheduler.submits[-1].prompt_token_ids) == kept
+    pair = {"text_1": "a", "text_2": "b", "truncation_side": "left"}
+    assert (await api.refused("CreateScore", pair)).error["param"] == "truncation_side"
+    padded = {"input": "x", "padding": "max_length"}
+    assert (await api.refused("CreateEmbedding", padded)).error["param"] == "padding"
 
 
 @pytest.mark.parametrize(("max_tokens", "num_open"), [(MAX_OPEN_TOKENS, MAX_OPEN), (20, 10)])

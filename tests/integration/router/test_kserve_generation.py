@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import threading
 from typing import Any
@@ -281,11 +282,14 @@ def test_a_shape_is_looked_at_up_to_its_first_dimensions() -> None:
 Request = open_inference_pb2.ModelInferRequest
 Input = Request.InferInputTensor
 Contents = open_inference_pb2.InferTensorContents
+Parameter = open_inference_pb2.InferParameter
+TEXT = Input(name="text_input", datatype="BYTES", shape=[1], contents=Contents(bytes_contents=[b"x"]))
+LONG_TEXT = Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"x " * 20_000]))
 
 
 async def infer(api: Api, **fields: Any) -> Any:
     stub: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
-    return await stub.ModelInfer(Request(model_name=MODEL, **fields))
+    return await stub.ModelInfer(Request(**({"model_name": MODEL} | fields)))
 
 
 async def test_tensors_over_grpc(start_router: StartRouter) -> None:
@@ -349,11 +353,43 @@ async def test_tensors_over_grpc(start_router: StartRouter) -> None:
             },
             "inputs[1]",
         ),
+        ({"inputs": [TEXT], "parameters": {"max_tokens": Parameter(int64_param=10**6)}}, "parameters[max_tokens]"),
+        ({"inputs": [LONG_TEXT]}, "inputs[0]"),
+        (
+            {"inputs": [TEXT], "parameters": {"sampling_parameters": Parameter(string_param='{"top_p": 7}')}},
+            "parameters[sampling_parameters]",
+        ),
+        ({"inputs": [TEXT], "model_name": "none"}, "model_name"),
+        ({"inputs": [TEXT], "parameters": {"top_p": Parameter(double_param=math.nan)}}, "parameters[top_p]"),
+        (
+            {"inputs": [TEXT, Input(name="top_p", shape=[1], contents=Contents(fp32_contents=[math.inf]))]},
+            "inputs[1].contents.fp32_contents[0]",
+        ),
+        ({"inputs": [TEXT, TEXT]}, "inputs[1].name"),
+        (
+            {
+                "inputs": [TEXT, Input(name="top_k", shape=[1], contents=Contents(int_contents=[1]))],
+                "parameters": {"top_k": Parameter(int64_param=2)},
+            },
+            "inputs[1].name",
+        ),
+        (
+            {
+                "inputs": [
+                    TEXT,
+                    Input(name="top_k", datatype="INT32", shape=[1], contents=Contents(bytes_contents=[b"1"])),
+                ]
+            },
+            "inputs[1].contents",
+        ),
+        ({"inputs": [TEXT], "parameters": {"stream": Parameter(bool_param=True)}}, "parameters[stream]"),
     ],
 )
 async def test_errors_over_grpc_name_the_tensor(api: Api, fields: Any, field: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await infer(api, **fields)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    (violation,) = details_of(caught.value)["BadRequest"].field_violations
-    assert violation.field == field
+    assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+    assert json.loads(dict(caught.value.trailing_metadata())["quire-error"])["error"]["param"] == field
+    if caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        (violation,) = details_of(caught.value)["BadRequest"].field_violations
+        assert violation.field == field

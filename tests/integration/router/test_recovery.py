@@ -349,6 +349,7 @@ async def test_a_client_that_never_reads_is_given_up(
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read_rest(call)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "quire-error" in dict(caught.value.trailing_metadata())
 
 
 async def test_a_request_that_kills_every_scheduler_is_given_up(start_router: StartRouter) -> None:

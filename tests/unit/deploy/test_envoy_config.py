@@ -144,8 +144,8 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
 
     actions = [route["route"] for route in host["routes"] if "route" in route]
     to_routers = [action for action in actions if action["cluster"] == "routers"]
-    # Two more are for what the CORS filter answers, three of gRPC's health; each prefix takes gRPC and gRPC-Web.
-    assert len(to_routers) == 5 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    # Two more are for what the CORS filter answers, five for probes over gRPC; each prefix takes gRPC and gRPC-Web.
+    assert len(to_routers) == 7 + 2 * len(GRPC_PREFIXES) + sum(len(route.taken) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
     assert connections["stream_idle_timeout"] == "0s"
 

@@ -53,6 +53,7 @@ _OF_RESPONSE = _values(
     tools=[_RESPONSE_TOOL], truncation="auto",
 )  # fmt: skip
 _OF_MESSAGES = _values(
+    chat_template_kwargs={"x": 1},
     context_management=Sample(_CLEARED, _THINKING), messages=[_BYE], model="other", output_config={"effort": "low"},
     system="Be brief.", thinking={"type": "disabled"}, tool_choice={"type": "none"},
     tools=[{"name": "sub", "input_schema": {}}],

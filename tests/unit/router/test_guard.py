@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -10,6 +12,7 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from services.router.errors import ApiError, ErrorKind
+from services.router.limits import ClientStalledError
 from services.router.metrics import RequestMetrics
 from services.router.rpc import Calls, Guarded, caller_of, public
 from shared.log import JsonFormatter
@@ -33,6 +36,15 @@ class Context:
 
     def time_remaining(self) -> float | None:
         return None
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self.code = code
+
+    def set_details(self, details: str) -> None:
+        self.details = details
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        self.trailing_metadata = dict(metadata)
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: object) -> None:
         raise AbortedError(code)
@@ -81,8 +93,34 @@ class FailingServicer:
     async def Crash(self, request: Any, context: Any) -> str:  # noqa: N802
         raise ZeroDivisionError
 
+    async def Panic(self, request: Any, context: Any) -> str:  # noqa: N802
+        raise PanicError
 
-@pytest.mark.parametrize(("method", "num_lines"), [("Fail", 1), ("Refuse", 0), ("Crash", 2)])
+    async def Stop(self, request: Any, context: Any) -> str:  # noqa: N802
+        raise asyncio.CancelledError
+
+    async def Stall(self, request: Any, context: Any) -> str:  # noqa: N802
+        raise ClientStalledError
+
+
+class PanicError(BaseException):
+    """As Rust code raises it when it panics."""
+
+
+async def test_a_cancelled_call_ends_without_an_answer() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await Guarded(FailingServicer()).Stop(HttpBody(), Context())
+
+
+async def test_a_client_that_read_nothing_finds_out_why() -> None:
+    context = Context()
+    await Guarded(FailingServicer()).Stall(HttpBody(), context)
+    error = json.loads(context.trailing_metadata["quire-error"])["error"]
+    assert (error["message"], error["code"]) == ("The client read its answer too slowly.", "timeout")
+    assert context.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(("method", "num_lines"), [("Fail", 1), ("Refuse", 0), ("Crash", 2), ("Panic", 2)])
 async def test_errors_of_the_server_are_logged_with_the_id_of_the_request(
     method: str, num_lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:

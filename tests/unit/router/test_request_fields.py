@@ -16,6 +16,8 @@ from services.router.rpc import request_fields
 from services.router.rpc.request_fields import check_enums, in_proto_terms, proto_path
 
 GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
+CHAT = inference_pb2.ChatRequest.DESCRIPTOR
+INFER = open_inference_pb2.ModelInferRequest.DESCRIPTOR
 TOKENIZE = inference_pb2.TokenizeRequest.DESCRIPTOR
 
 
@@ -31,6 +33,9 @@ TOKENIZE = inference_pb2.TokenizeRequest.DESCRIPTOR
         (TOKENIZE, "chat_template", "chat.template.chat_template"),
         (TOKENIZE, "template.documents[1]", "chat.template.documents[1]"),
         (open_inference_pb2.ModelReadyRequest.DESCRIPTOR, "model", "name"),
+        (INFER, "model", "model_name"),
+        (CHAT, "chat_template_kwargs.messages", "template.chat_template_kwargs"),
+        (CHAT, "chat_template_kwargs", "template.chat_template_kwargs"),
         (GENERATE, "model[0]", None),
         (GENERATE, "nothing", None),
         (GENERATE, "", None),

@@ -3,12 +3,13 @@
 from services.router.apis.anthropic.errors import anthropic_error
 from services.router.apis.anthropic.models import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_list
 from services.router.apis.anthropic.paths import OPERATIONS
-from services.router.apis.anthropic.replies import AnthropicModel, AnthropicModelList
+from services.router.apis.anthropic.replies import AnthropicError, AnthropicModel, AnthropicModelList
 from services.router.apis.anthropic.servicer import AnthropicServicer
 
 __all__ = [
     "ANTHROPIC_VERSION_HEADER",
     "OPERATIONS",
+    "AnthropicError",
     "AnthropicModel",
     "AnthropicModelList",
     "AnthropicServicer",

@@ -31,7 +31,8 @@ from services.router.parameters import SamplingParams, StopConditions, check_sto
 from services.router.prompt import MAX_MESSAGES
 
 # Fields that are not implemented, each with its accepted values (see Body.not_built).
-_NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],)}
+# `kv_transfer_params` is vLLM's.
+_NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],), "kv_transfer_params": ()}
 # Known fields that are ignored. They control features of Anthropic's own service, such as its caching, service tiers,
 # billing and fallback to other models.
 _WITHOUT_EFFECT = frozenset(
@@ -89,7 +90,7 @@ class AnthropicToolChoice(Body):
         )
     )
     name: str | None = Field(None, description="With `tool`: name of the tool to call.")
-    disable_parallel_tool_use: bool | None = Field(None, description="If true, forced calls are limited to one.")
+    disable_parallel_tool_use: bool | None = Field(None, description="If true, at most one call is returned.")
 
 
 class Thinking(Body):
@@ -154,6 +155,10 @@ class CountTokensBody(Body):
         None, description="Removes earlier reasoning from the conversation; other kinds of edits are refused."
     )
 
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Further arguments for the chat template; vLLM's extension. They precede `thinking`."
+    )
+
     def to_chat(self) -> ChatRequest:
         """Converts the body to a chat request. Raises ApiError."""
         # A thread is refused with an error of its own. Anthropic's SDKs then send the whole conversation instead.
@@ -173,7 +178,7 @@ class CountTokensBody(Body):
             tool_choice=self._tool_choice(tools),
             add_generation_prompt=not is_prefilled,
             continue_final_message=is_prefilled,
-            template_kwargs=thinking_kwargs(thinks, effort),
+            template_kwargs=(thinking_kwargs(thinks, effort) or {}) | (self.chat_template_kwargs or {}) or None,
             thinking_budget=self._thinking_budget(),
             tool_path=ToolPath("tools[{}]", "input_schema"),
             clamps_max_tokens=True,

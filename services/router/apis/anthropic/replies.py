@@ -139,7 +139,7 @@ class AnthropicModel(Reply):
 
 class AnthropicModelList(Reply):
     data: list[AnthropicModel]
-    has_more: Literal[False] = Field(description="Always false: all models are on one page.")
+    has_more: bool = Field(description="Whether the list goes on beyond this page.")
     first_id: str | None
     last_id: str | None
 

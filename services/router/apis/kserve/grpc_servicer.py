@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.kserve.v1 import open_inference_pb2 as pb
-from services.router.apis.kserve.state import SERVER_NAME, ServerState, server_version
+from services.router.apis.kserve.state import GRPC_EXTENSIONS, SERVER_NAME, ServerState, server_version
 from services.router.errors import ApiError, ErrorKind
 from services.router.rpc import Calls, Prepared, public
 
@@ -48,7 +48,7 @@ class GrpcInferenceServicer:
     async def ServerMetadata(  # noqa: N802
         self, request: pb.ServerMetadataRequest, context: Any
     ) -> pb.ServerMetadataResponse:
-        return pb.ServerMetadataResponse(name=SERVER_NAME, version=server_version())
+        return pb.ServerMetadataResponse(name=SERVER_NAME, version=server_version(), extensions=GRPC_EXTENSIONS)
 
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> pb.ModelReadyResponse:  # noqa: N802
         return pb.ModelReadyResponse(ready=self.state.is_model_ready(request.name, request.version))

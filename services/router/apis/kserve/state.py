@@ -14,6 +14,8 @@ from shared.model_label import model_label
 SERVER_NAME = "quire"
 # Extensions of the protocol that the server supports, by Triton's names.
 EXTENSIONS = ["binary_tensor_data", "generate", "parameters"]
+# Those that are not of HTTP alone.
+GRPC_EXTENSIONS = ["parameters"]
 
 
 def server_version() -> str:

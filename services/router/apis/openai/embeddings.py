@@ -40,6 +40,7 @@ class EmbeddingBody(InputBody):
     normalize: bool | None = Field(
         None, description="Whether vectors are scaled to length 1. Default: the model's own setting."
     )
+    use_activation: bool | None = Field(None, description="vLLM's newer name of `normalize`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class EmbeddingService:
         caller = caller_of(context)
         model = await self.placement.models.find(body.model)
         with self.tracing.request("embeddings", model.info.name, caller) as span:
-            pooling = PoolingParams(body.dimensions, body.normalize)
+            normalize = body.use_activation if body.normalize is None else body.normalize
+            pooling = PoolingParams(body.dimensions, normalize)
             embedding = embedding_of(model)
             pooling.check(embedding, "dimensions")
             prompts = await body.encode(model, messages, prefix=prompt_for(embedding, None))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
 from services.router.apis.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.apis.openai.pooling_body import PoolingBody, Text
 from services.router.apis.openai.prompt_fields import TemplateFields
-from services.router.embedding import MAX_INPUTS, check_token_inputs, encode_texts
+from services.router.embedding import MAX_INPUTS, InputOptions, check_token_inputs, encode_texts
 from services.router.errors import invalid
 from services.router.http import union
 from services.router.model import ServedModel
@@ -43,12 +43,22 @@ class InputBody(PoolingBody, TemplateFields):
         None,
         description=("Input or inputs: a string, a list of strings, a list of token ids, or a list of such lists."),
     )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None,
+        description=(
+            "Where `truncate_prompt_tokens` cuts: `right` (default) drops the end of an input, `left` its beginning."
+        ),
+    )
     messages: list[ChatMessage] | None = Field(
         None,
         min_length=1,
         max_length=MAX_MESSAGES,
         description=("A conversation, instead of `input`, after the chat template is applied; vLLM's extension."),
     )
+
+    @property
+    def input_options(self) -> InputOptions:
+        return replace(super().input_options, keeps_end=self.truncation_side == "left")
 
     def checked_messages(self) -> list[dict[str, Any]]:
         """Returns the conversation's messages as chat templates expect them, or an empty list if the body has `input`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import RootModel
 
-from services.router.apis.anthropic import AnthropicModel, AnthropicModelList
+from services.router.apis.anthropic import AnthropicError, AnthropicModel, AnthropicModelList
 from services.router.apis.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.apis.openai.completions import CompletionRequest
@@ -24,7 +24,7 @@ from services.router.apis.openai.replies import (
     Version,
 )
 from services.router.apis.openai.tokens import DetokenizeRequest, TokenizeRequest
-from services.router.http import Example, Operation
+from services.router.http import ErrorReply, Example, Operation
 
 _OPENAI = "OpenAI"
 _TOKENS = "Tokens"
@@ -39,6 +39,10 @@ class ListedModels(RootModel[ModelList | AnthropicModelList]):
 
 class DescribedModel(RootModel[ModelCard | AnthropicModel]):
     pass
+
+
+class ModelsError(RootModel[ErrorReply | AnthropicError]):
+    """Errors of paths that both APIs have."""
 
 
 OPERATIONS = (
@@ -92,13 +96,13 @@ OPERATIONS = (
     Operation(
         "GET", "/v1/models", "listModels", _OPENAI, "Lists the models",
         "In OpenAI's format with vLLM's additional fields, or in Anthropic's if the request has the header "
-        "`anthropic-version`.",
-        reply=ListedModels,
+        "`anthropic-version`: then `limit`, `after_id` and `before_id` in the query select a page.",
+        reply=ListedModels, error=ModelsError,
     ),
     Operation(
         "GET", "/v1/models/{model}", "retrieveModel", _OPENAI, "Describes a model",
         "In OpenAI's format, or in Anthropic's if the request has the header `anthropic-version`.",
-        reply=DescribedModel,
+        reply=DescribedModel, error=ModelsError,
         parameters={"model": "The model's name; slashes in it may be escaped or not."},
         examples=(Example("The bundled model", {"model": _MODEL}),), names_model=True,
     ),

@@ -19,7 +19,11 @@ TextOrTexts = Annotated[
 
 class PoolingBody(Body):
     known_extras = frozenset({"user", "metadata", "request_id"})
-    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"mm_processor_kwargs": (), "additional_data": ()}
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "mm_processor_kwargs": (),
+        "additional_data": (),
+        "padding": (False, "do_not_pad"),
+    }
 
     model: str | None = Field(
         None, description="Name or alias of a served model. Default: the model, if only one is served."

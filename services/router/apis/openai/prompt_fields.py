@@ -61,11 +61,12 @@ class PromptFields(TemplateFields):
             "Whether the model must call tools, and which: `none`, `auto`, `required`, a function, or `allowed_tools`."
         ),
     )
-    parallel_tool_calls: bool | None = Field(None, description="If false, forced calls are limited to one.")
+    parallel_tool_calls: bool | None = Field(None, description="If false, at most one call is returned.")
     reasoning_effort: ReasoningEffort | None = Field(
         None,
         description=(
-            "Reasoning effort; passed to the chat template. `none` turns reasoning off, if the chat template can."
+            "Reasoning effort; passed to the chat template. `none` turns reasoning off, and the others turn it on, if "
+            "the chat template can."
         ),
     )
 

@@ -28,7 +28,7 @@ from services.router.rpc import Calls, Prepared, caller_of
 
 
 class ScoringBody(PoolingBody, ActivationFields):
-    pass
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {**PoolingBody.not_built, "truncation_side": ("right",)}
 
 
 class ScoreBody(ScoringBody):
@@ -58,7 +58,7 @@ class ScoreBody(ScoringBody):
 
 class RerankBody(ScoringBody):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        **PoolingBody.not_built,
+        **ScoringBody.not_built,
         "max_tokens_per_doc": (0,),
         "relevant_spans": (),
     }

@@ -9,7 +9,7 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.apis.anthropic import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_list
+from services.router.apis.anthropic import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_error, anthropic_list
 from services.router.apis.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.apis.openai.chat_writer import ChatCompletionWriter
@@ -48,7 +48,7 @@ from services.router.http import (
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.prompt import check_token_range
-from services.router.rpc import Calls, Prepared, metadata_of, public
+from services.router.rpc import Calls, Prepared, errors_for, metadata_of, public
 from services.router.text import TextThreads
 from shared.version import version
 
@@ -180,15 +180,19 @@ class OpenAIServicer:
         self.metrics.ignored_fields["cohere.embed"] += body.num_ignored_fields
         return await self.cohere.embed(body, context)
 
+    @errors_for(ANTHROPIC_VERSION_HEADER, anthropic_error)
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
         listed = await self.placement.models.listed()
         answer: dict[str, Any]
         if metadata_of(context, ANTHROPIC_VERSION_HEADER):
-            answer = anthropic_list([anthropic_card(entry.model, entry.name) for entry in listed])
+            limit = request.limit if request.HasField("limit") else None
+            cards = [anthropic_card(entry.model, entry.name) for entry in listed]
+            answer = anthropic_list(cards, limit, request.after_id, request.before_id)
         else:
             answer = {"object": "list", "data": [_model_card(entry.model, entry.name) for entry in listed]}
         return HttpBody(content_type=JSON, data=dump(answer))
 
+    @errors_for(ANTHROPIC_VERSION_HEADER, anthropic_error)
     async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
         if not request.model:
             raise self.placement.models.not_found(request.model)

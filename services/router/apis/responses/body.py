@@ -32,6 +32,7 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "image": (),
     # vLLM's fields.
     "previous_input_messages": ([],),
+    "previous_response": (),
     "enable_response_messages": (False,),
     "media_io_kwargs": (),
     "mm_processor_kwargs": (),
@@ -118,7 +119,7 @@ class InputTokensBody(Body):
             "Whether the model must call tools, and which: `none`, `auto`, `required`, a function, or `allowed_tools`."
         ),
     )
-    parallel_tool_calls: bool | None = Field(None, description="If false, forced calls are limited to one.")
+    parallel_tool_calls: bool | None = Field(None, description="If false, at most one call is returned.")
     text: Text | None = Field(None, description="Format of the text of the answer.")
     reasoning: Reasoning | None = Field(None, description="Options for the reasoning.")
     truncation: Literal["auto", "disabled"] | None = Field(

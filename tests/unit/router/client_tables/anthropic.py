@@ -42,8 +42,8 @@ def _block(role: str, block: dict[str, Any]) -> Callable[[dict[str, Any]], dict[
 TABLE: dict[str, Fields] = {
     "anthropic.messages": Fields(
         MessagesBody, MessagesBody, _message,
-        "context_management max_tokens messages model output_config stop_sequences stream system thinking tool_choice "
-        "tools",
+        "chat_template_kwargs context_management max_tokens messages model output_config stop_sequences stream system "
+        "thinking tool_choice tools",
         ignored={
             "billing_policy": "Nobody is billed.",
             "cache_control": CACHE,
@@ -57,13 +57,13 @@ TABLE: dict[str, Fields] = {
         },
         refused={
             "compaction": {"type": "enabled"}, "container": "c", "mcp_servers": [{"url": "u"}],
-            "thread": {"type": "create"},
+            "thread": {"type": "create"}, "kv_transfer_params": {"a": 1},
         },
         headers="betas user_profile_id workspace_id",
     ),
     "anthropic.count_tokens": Fields(
         CountTokensBody, CountTokensBody, lambda given: {"model": "m", "messages": [USER]} | given,
-        "context_management messages model output_config system thinking tool_choice tools",
+        "chat_template_kwargs context_management messages model output_config system thinking tool_choice tools",
         ignored={
             "billing_policy": "Nobody is billed.",
             "cache_control": CACHE,

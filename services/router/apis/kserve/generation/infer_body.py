@@ -11,6 +11,7 @@ from pydantic import Field
 from services.router.apis.kserve.generation.body import TextRequest
 from services.router.apis.kserve.generation.tensors import (
     MAX_TENSORS,
+    check_new,
     check_output,
     check_shape,
     packed_value,
@@ -101,6 +102,7 @@ class InferBody(Body):
         for index, tensor in enumerate(self.inputs):
             path = f"inputs[{index}]"
             check_shape(tensor.name, tensor.shape, f"{path}.shape")
+            check_new(tensor.name, values, f"{path}.name")
             size = (tensor.parameters or {}).get(_BINARY_SIZE)
             if size is None:
                 values[tensor.name] = _element(tensor.data, f"{path}.data")

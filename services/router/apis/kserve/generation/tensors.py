@@ -3,6 +3,7 @@ that has the same name."""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -49,9 +50,16 @@ def packed_value(name: str, datatype: str, data: bytes, path: str) -> Any:
         if len(data) >= 4 and struct.unpack_from("<I", data)[0] == len(data) - 4:
             return text_of(data[4:], path)
     elif datatype in _PACKED and struct.calcsize(_PACKED[datatype]) == len(data):
-        return struct.unpack(_PACKED[datatype], data)[0]
+        return checked_number(struct.unpack(_PACKED[datatype], data)[0], path)
     message = f"Invalid '{path}': tensor '{name[:64]}' has {len(data)} bytes, not one element of {datatype[:16]!r}."
     raise invalid(message, path, "invalid_value")
+
+
+def checked_number(value: Any, path: str) -> Any:
+    """Returns the value. Raises ApiError for infinity and NaN, which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise invalid(f"Invalid '{path}': expected a finite number, but got {value}.", path, "invalid_value")
+    return value
 
 
 def packed_text(text: str) -> bytes:
@@ -74,8 +82,17 @@ def check_output(name: str, path: str) -> None:
         raise invalid(message, path, "invalid_value")
 
 
+def check_new(name: str, values: Mapping[str, Any], path: str) -> None:
+    """Raises ApiError if an earlier tensor or parameter has the name, because only one of them could have an effect."""
+    if name in values:
+        message = f"Invalid '{path}': another tensor or parameter has the name '{name[:64]}', too."
+        raise invalid(message, path, "invalid_value")
+
+
 def request_of(values: Mapping[str, Any], request_id: str) -> TextRequest:
     """Returns the request that the tensors describe. `values`: the element of each tensor, by the tensor's name. Raises
     ApiError if a value is missing or invalid."""
-    body = parse_body(dump(dict(values)), KserveGenerateBody)
-    return replace(body.asked(), id=request_id or None)
+    asked = parse_body(dump(dict(values)), KserveGenerateBody).asked()
+    if asked.stream:
+        raise invalid("Invalid 'stream': inference with tensors does not stream.", "stream")
+    return replace(asked, id=request_id or None)

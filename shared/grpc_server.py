@@ -28,6 +28,8 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_METADATA_BYTES = 128 * 1024
 # If a peer reads nothing from its stream for this long, the stream is ended.
 STALLED_PEER_S = 2.0
+# Schedulers and workers keep this much of the id that a peer gives itself, for logs and for other peers.
+MAX_ID_CHARS = 256
 # While a server stops, it checks every _INTERVAL_S seconds whether any handler runs. After this many checks in a row
 # without one, it cancels the remaining calls. The 2 s leave time for requests that are still arriving.
 _IDLE_INTERVALS = 20

@@ -18,7 +18,7 @@ from services.scheduler.submission import routed_requests
 from services.scheduler.submit_checks import MAX_CHOICES, check_submit
 from services.scheduler.worker_groups import Fleet, WorkerGroup, WorkerLostError
 from shared import clock
-from shared.grpc_server import STALLED_PEER_S
+from shared.grpc_server import MAX_ID_CHARS, STALLED_PEER_S
 from shared.malformed import MalformedRequestError, RefusalLog
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
@@ -95,9 +95,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         try:
             check_release(first.hello, "the router")
         except IncompatibleReleaseError as error:
-            logger.warning("refused router %s: %s", first.hello.router_id, error)
+            logger.warning("refused router %s: %s", first.hello.router_id[:MAX_ID_CHARS], error)
             await stream.abort(grpc.StatusCode.UNIMPLEMENTED, f"refused by the scheduler: {error}")
-        session = RouterSession(first.hello.router_id)
+        session = RouterSession(first.hello.router_id[:MAX_ID_CHARS])
         await self._fleet.wait_ready()
         fleet = self._fleet
         await stream.write(hello_message(fleet.scheduler_id, fleet.model.info, fleet.config.model_weight))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from quire.worker.v1 import worker_pb2
+from shared.grpc_server import MAX_ID_CHARS
 from shared.model_label import model_label
 
 # Maximum seconds that a contender waits for the owner's answer. An owner that does not answer keeps the worker.
@@ -48,7 +49,7 @@ class Ownership:
 
     async def take(self, claim: worker_pb2.Claim) -> None:
         """Makes the claimant the owner. Raises ClaimRefusedError if another scheduler owns the worker and keeps it."""
-        name = claim.scheduler_id or "a scheduler"
+        name = claim.scheduler_id[:MAX_ID_CHARS] or "a scheduler"
         if self._is_draining:
             raise ClaimRefusedError("the worker is shutting down")
         if self._owner is None:

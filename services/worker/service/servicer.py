@@ -21,6 +21,7 @@ from services.worker.service.converters import model_info_to_proto, plan_from_pr
 from services.worker.service.owner_messages import OwnerMessages, OwnerSilentError, Stream
 from services.worker.service.ownership import ClaimRefusedError, Ownership, check_model
 from services.worker.service.step_thread import DEFAULT_LATE_AFTER_S, MAX_QUEUED_STEPS, Outcome, Recipient, StepThread
+from shared.grpc_server import MAX_ID_CHARS
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
@@ -94,7 +95,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         try:
             check_release(claim, "the scheduler")
         except IncompatibleReleaseError as error:
-            logger.warning("refused scheduler %s: %s", claim.scheduler_id, error)
+            logger.warning("refused scheduler %s: %s", claim.scheduler_id[:MAX_ID_CHARS], error)
             await stream.abort(grpc.StatusCode.UNIMPLEMENTED, f"refused by the worker: {error}")
         try:
             check_model(claim, worker.model.names[0], worker.model.version)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def _check(path: Path, tokenizer_json: bytes) -> None:
 
     with _explained(f"{path} is no tokenizer"):
         tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    with _explained(f"{path} is a tokenizer that fails on a text"):
+    # An error may be about this text: some tokenizers have no token for unknown characters. A panic is not.
+    with _explained(f"{path} is a tokenizer that fails on a text"), suppress(Exception):
         tokenizer.decode(tokenizer.encode(_SAMPLE).ids)
     if not tokenizer.get_vocab_size():
         raise ModelError(f"{path} is a tokenizer without tokens")

@@ -347,6 +347,11 @@ def test_the_model_is_served_as_it_is(directory: Path) -> None:
     load(directory)
 
 
+def test_a_tokenizer_may_lack_a_token_for_unknown_characters(directory: Path) -> None:
+    Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="none")).save(str(directory / "tokenizer.json"))
+    load(directory)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_broken_model_is_refused_in_one_sentence(directory: Path, name: str) -> None:
     break_it, sentence = CASES[name]

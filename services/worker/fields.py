@@ -119,6 +119,15 @@ def show(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
 
 
+def is_unicode(text: str) -> bool:
+    """Returns whether the text has no lone surrogates, which JSON can spell and protobuf cannot send."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @contextmanager
 def reading(what: object) -> Iterator[None]:
     """Context manager that raises ModelError if malformed input causes an error in the `with` block, such as TypeError

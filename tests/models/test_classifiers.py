@@ -123,6 +123,7 @@ def test_config_json_decides_the_activation(
         ),
         ({"problem_type": "guess"}, 'problem_type is "guess"; expected regression'),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label is an object of 2 values; expected a label for each number"),
+        ({"id2label": {"0": "\ud800", "1": "b"}}, "expected labels that are valid Unicode"),
         ({"id2label": {"0": "a" * (3 << 18), "1": "b"}}, "expected at most 786,432 bytes"),
         ({"id2label": {str(index): "" for index in range(65_537)}}, "id2label is an object of 65,537 values; expected"),
         ({"num_labels": 0}, "num_labels is 0; expected an integer from 1"),

@@ -8,7 +8,7 @@ from services.router.chat.message import EndReason, Message, MessageDelta, Messa
 from services.router.chat.plan import plan_chat
 from services.router.chat.preparation import conversation_key, prepare, with_reasoning
 from services.router.chat.request import ChatRequest, Overflow
-from services.router.chat.thinking import ReasoningEffort, effort_kwargs, thinking_kwargs, thought
+from services.router.chat.thinking import ReasoningEffort, effort_kwargs, merged_kwargs, thinking_kwargs, thought
 from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import (
     AS_IT_LIKES,
@@ -49,6 +49,7 @@ __all__ = [
     "effort_kwargs",
     "encode_plan",
     "fit",
+    "merged_kwargs",
     "plan_chat",
     "prepare",
     "thinking_kwargs",

@@ -33,12 +33,19 @@ def may_think(kwargs: Mapping[str, Any] | None) -> bool:
     return said.get("enable_thinking") is not False and said.get("thinking") is not False
 
 
+def merged_kwargs(
+    enabled: bool | None, effort: str | None, given: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Returns `given`, the client's arguments for the template, with the arguments of `thinking_kwargs` added.
+    Arguments that the client has set keep their values."""
+    given = given or {}
+    # If the client turns thinking on or off itself, under one name, `enabled` must not say the opposite under another.
+    if "enable_thinking" in given or "thinking" in given:
+        enabled = None
+    return {**(thinking_kwargs(enabled, effort) or {}), **given} or None
+
+
 def effort_kwargs(effort: str | None, kwargs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Returns `kwargs`, the client's arguments for the template, with the effort (a ReasoningEffort) added. The effort
     "none" turns thinking off, every other one turns it on. Arguments that the client has set keep their values."""
-    if effort is None:
-        return kwargs
-    given = dict(kwargs or {})
-    # If the client turns thinking on or off itself, under one name, the effort must not say the opposite under another.
-    enabled = None if {"enable_thinking", "thinking"} & given.keys() else effort != "none"
-    return (thinking_kwargs(enabled, effort) or {}) | given
+    return kwargs if effort is None else merged_kwargs(effort != "none", effort, kwargs)

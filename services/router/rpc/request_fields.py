@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -27,30 +27,35 @@ def proto_path(descriptor: Any, param: str) -> str | None:
     `param` is too long."""
     if len(param) > _MAX_PATH_CHARS or param.count(".") >= _MAX_PATH_PARTS:
         return None
-    parts = param.split(".")
+    found = _located(descriptor, param.split("."))
+    return None if found is None else found[0]
+
+
+def _located(descriptor: Any, parts: Sequence[str]) -> tuple[str, str] | None:
+    """Returns the field's path, and the rest of the path if the field is a string that holds JSON, such as
+    `.properties` of a tool's parameters."""
     for first in range(len(parts)):
-        rest = ".".join(parts[first:])
-        for prefix, message in _messages(descriptor):
-            for name in _MODEL_NAMES if rest == "model" else (rest,):
-                if _resolves(message, name):
-                    return prefix + name
-        for prefix, message in _messages(descriptor):
-            if first + 1 < len(parts) and _is_text(message.fields_by_name.get(parts[first])):
-                return prefix + parts[first]
+        for last in range(len(parts), first, -1):
+            path = ".".join(parts[first:last])
+            for prefix, message in _messages(descriptor):
+                for name in _MODEL_NAMES if path == "model" else (path,):
+                    field = _resolved(message, name)
+                    if field is not None and (last == len(parts) or _is_text(field)):
+                        return prefix + name, "".join(f".{part}" for part in parts[last:])
     return None
 
 
 def in_proto_terms(error: ApiError, descriptor: Any) -> ApiError:
     """Returns a copy of the error that names the field by its path in the request's protobuf message, both in `param`
-    and in the error's text. Cuts a name that is too long."""
+    and in the error's text. The text keeps a path that goes on into a field's JSON. Cuts a name that is too long."""
     if error.param is None:
         return error
     if len(error.param) > _MAX_PATH_CHARS:
         return replace(error, param=f"{error.param[:_MAX_PATH_CHARS]}…")
-    path = proto_path(descriptor, error.param)
-    if path is None or path == error.param:
+    if error.param.count(".") >= _MAX_PATH_PARTS or (found := _located(descriptor, error.param.split("."))) is None:
         return error
-    message = error.message.replace(f"'{error.param}", f"'{path}")
+    path, rest = found
+    message = error.message.replace(f"'{error.param}", f"'{path}{rest}")
     return ApiError(error.kind, message, path, error.code, error.retry_after)
 
 
@@ -111,14 +116,15 @@ def _is_text(field: Any) -> bool:
     return field is not None and field.type == field.TYPE_STRING and not field.is_repeated
 
 
-def _resolves(descriptor: Any, path: str) -> bool:
-    message = descriptor
+def _resolved(descriptor: Any, path: str) -> Any:
+    """Returns the descriptor of the field at this path of a message; None if there is no such field."""
+    message, field = descriptor, None
     for part in path.split("."):
         match = _PART.fullmatch(part)
         if match is None or message is None or match[1] not in message.fields_by_name:
-            return False
+            return None
         field = message.fields_by_name[match[1]]
         if match[2] is not None and not field.is_repeated:
-            return False
+            return None
         message = field.message_type
-    return True
+    return field

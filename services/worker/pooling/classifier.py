@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from services.worker.errors import ModelError
-from services.worker.fields import Fields
+from services.worker.fields import Fields, is_unicode
 
 MAX_LABELS = 1 << 16
 # Of all labels together. Schedulers and routers get them in one message of at most 1 MiB, in which each has a prefix of
@@ -55,7 +55,9 @@ def _read_labels(config: Fields) -> tuple[str, ...]:
     labels = tuple(str(named.values.get(str(index), "")) for index in range(num_labels))
     if any(str(index) not in named.values for index in range(num_labels)):
         raise config.wrong("id2label", f"a label for each number from 0 to {num_labels - 1:,}")
-    if sum(len(label.encode(errors="replace")) for label in labels) > MAX_LABEL_BYTES:
+    if not all(map(is_unicode, labels)):
+        raise config.wrong("id2label", "labels that are valid Unicode")
+    if sum(len(label.encode()) for label in labels) > MAX_LABEL_BYTES:
         raise config.wrong("id2label", f"at most {MAX_LABEL_BYTES:,} bytes in all labels together")
     return labels
 

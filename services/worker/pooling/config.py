@@ -17,7 +17,7 @@ from services.worker.errors import ModelError
 from services.worker.fields import MAX_SIZE, Fields, reading
 from services.worker.json_files import is_inside, read_any_json, read_json
 
-MAX_DIMENSIONS = 4096  # in the list of allowed lengths of embeddings
+MAX_DIMENSIONS = 4096  # of lengths of shortened embeddings, in the list of those that are allowed
 
 
 class PoolingKind(Enum):
@@ -35,9 +35,6 @@ _MODES = {
 }
 # Newer files have no flags such as those in _MODES, but one of these names in `pooling_mode`.
 _NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
-
-
-MAX_DIMENSIONS = 4096  # lengths of shortened embeddings
 
 
 @dataclass(frozen=True, slots=True)

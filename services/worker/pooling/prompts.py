@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.fields import Fields
+from services.worker.fields import Fields, is_unicode
 from services.worker.json_files import read_json
 from services.worker.pooling.config import PoolingConfig, PoolingKind
 
@@ -65,13 +65,13 @@ def _checked(prompts: Mapping[str, Any], config: Fields) -> dict[str, str]:
     fields = Fields(prompts, f"{config.where}: prompts")
     texts = {}
     for name in prompts:
-        if len(name) > MAX_PROMPT_NAME_CHARS or not _is_unicode(name):
+        if len(name) > MAX_PROMPT_NAME_CHARS or not is_unicode(name):
             raise ModelError(
                 f"{fields.where} has a name of {len(name):,} characters; expected valid Unicode of at most "
                 f"{MAX_PROMPT_NAME_CHARS}"
             )
         texts[name] = fields.text(name, "")
-        if len(texts[name]) > MAX_PROMPT_CHARS or not _is_unicode(texts[name]):
+        if len(texts[name]) > MAX_PROMPT_CHARS or not is_unicode(texts[name]):
             raise ModelError(
                 f"{fields.where} has a text of {len(texts[name]):,} characters; expected valid Unicode of at most "
                 f"{MAX_PROMPT_CHARS:,}"
@@ -80,12 +80,3 @@ def _checked(prompts: Mapping[str, Any], config: Fields) -> dict[str, str]:
     if total > MAX_ALL_PROMPTS_BYTES:
         raise ModelError(f"{fields.where} have {total:,} bytes; expected at most {MAX_ALL_PROMPTS_BYTES:,}")
     return texts
-
-
-def _is_unicode(text: str) -> bool:
-    """Returns whether the text has no lone surrogates, which JSON can spell and protobuf cannot send."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -6,6 +6,8 @@ because Quire computes a scale per token, which is finer. Static scales of the K
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,10 @@ SUPPORTED = (
 )
 _ALTERNATIVES = {"nvfp4-pack-quantized": alternative_to("nvfp4")}
 MATCH_S = 1.0  # real expressions take microseconds
+# Limits of a regular expression in characters, with repeated parts written out. Real ones have tens. The regex library
+# writes out `(a{1000}){1000}`, which takes gigabytes.
+MAX_EXPRESSION_CHARS = 4096
+MAX_EXPANDED_CHARS = 100_000
 _UNUSED = ("input_scale", "input_zero_point", "output_zero_point", "k_zero_point", "v_zero_point", "weight_shape")
 
 
@@ -40,10 +46,7 @@ class Targets:
         """Raises ValueError for an invalid regular expression."""
         for target in (*self.targets, *self.ignored):
             if target.startswith("re:"):
-                try:
-                    regex.compile(target[3:])
-                except regex.error as error:
-                    raise ValueError(f"{target!r} is no regular expression: {error}") from error
+                _check_expression(target[3:])
 
     def selects(self, layer: str) -> bool:
         return _matches(self.targets, layer) and not _matches(self.ignored, layer)
@@ -139,6 +142,18 @@ def _matches(targets: tuple[str, ...], layer: str) -> bool:
     return any(
         _fits(target[3:], layer) if target.startswith("re:") else target in (layer, of_class) for target in targets
     )
+
+
+def _check_expression(expression: str) -> None:
+    """Raises ValueError for an expression that is invalid or takes too much memory."""
+    repeats = (int(count[:9]) for count in re.findall(r"[{,]\s*(\d+)(?=\s*[,}])", expression[:MAX_EXPRESSION_CHARS]))
+    expanded = len(expression) * math.prod(max(count, 1) for count in repeats)
+    if len(expression) > MAX_EXPRESSION_CHARS or expanded > MAX_EXPANDED_CHARS:
+        raise ValueError(f"the regular expression {expression[:64]!r}… is too long or repeats too much")
+    try:
+        regex.compile(expression)
+    except (regex.error, RecursionError) as error:
+        raise ValueError(f"{expression[:64]!r} is no regular expression: {error}") from error
 
 
 def _fits(expression: str, layer: str) -> bool:

@@ -383,6 +383,12 @@ async def test_tensors_over_grpc(start_router: StartRouter) -> None:
             "inputs[1].contents",
         ),
         ({"inputs": [TEXT], "parameters": {"stream": Parameter(bool_param=True)}}, "parameters[stream]"),
+        (
+            {"inputs": [TEXT], "parameters": {"sampling_parameters": Parameter(string_param='{"stream": true}')}},
+            "parameters[sampling_parameters]",
+        ),
+        ({"inputs": [TEXT], "parameters": {"a.b": Parameter(int64_param=1)}}, "parameters[a.b]"),
+        ({"inputs": [TEXT, Input(name="a[1]", shape=[1], contents=Contents(int_contents=[1]))]}, "inputs[1]"),
     ],
 )
 async def test_errors_over_grpc_name_the_tensor(api: Api, fields: Any, field: str) -> None:

@@ -52,6 +52,8 @@ def test_what_the_options_become() -> None:
         StructureKind.JSON_SCHEMA, '{"type": "object"}', "output_config.format.schema"
     )
     assert request.template_kwargs == {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}
+    given = {"enable_thinking": True}
+    assert chat(thinking={"type": "disabled"}, chat_template_kwargs=given).template_kwargs == given
     assert request.add_generation_prompt
     assert chat().template_kwargs is None
 

@@ -36,6 +36,7 @@ TOKENIZE = inference_pb2.TokenizeRequest.DESCRIPTOR
         (INFER, "model", "model_name"),
         (CHAT, "chat_template_kwargs.messages", "template.chat_template_kwargs"),
         (CHAT, "chat_template_kwargs", "template.chat_template_kwargs"),
+        (CHAT, "tools[3].parameters.properties.city", "tools[3].parameters"),
         (GENERATE, "model[0]", None),
         (GENERATE, "nothing", None),
         (GENERATE, "", None),
@@ -49,16 +50,20 @@ def test_a_field_is_found_by_what_an_error_calls_it(descriptor: Any, param: str,
 def test_the_text_of_an_error_names_the_same_field() -> None:
     error = in_proto_terms(invalid("Invalid 'options.logit_bias': no.", "options.logit_bias"), GENERATE)
     assert (error.message, error.param) == ("Invalid 'options.sampling.logit_bias': no.", "options.sampling.logit_bias")
+    param = "chat_template_kwargs.messages"
+    error = in_proto_terms(invalid(f"Invalid '{param}': no.", param), CHAT)
+    assert error.message == "Invalid 'template.chat_template_kwargs.messages': no."
+    assert error.param == "template.chat_template_kwargs"
     unknown = invalid("Invalid 'x'.", "x")
     assert in_proto_terms(unknown, GENERATE) is unknown
 
 
 @pytest.mark.parametrize("param", ["a." * 2000, "a." * 16 + "a", "a" * 257, "options." * 40 + "logit_bias"])
 def test_a_path_as_long_as_the_client_likes_is_not_looked_for(param: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def resolves(descriptor: Any, path: str) -> bool:
+    def resolved(descriptor: Any, path: str) -> Any:
         raise AssertionError(f"{path[:20]}… was looked for")
 
-    monkeypatch.setattr(request_fields, "_resolves", resolves)
+    monkeypatch.setattr(request_fields, "_resolved", resolved)
     assert proto_path(GENERATE, param) is None
     error = in_proto_terms(invalid("Invalid.", param), GENERATE)
     assert error.param is not None

@@ -58,6 +58,8 @@ def test_what_the_options_become() -> None:
     assert (options.stop.max_tokens, options.prompt_cache_key) == (8, "k")
     assert request.template_kwargs == {"enable_thinking": True, "thinking": True, "reasoning_effort": "low"}
     assert chat(reasoning={"effort": "none"}).template_kwargs == {"enable_thinking": False, "thinking": False}
+    given = {"thinking": True}
+    assert chat(reasoning={"effort": "none"}, chat_template_kwargs=given).template_kwargs == given
     assert chat(include=["message.output_text.logprobs"]).options.sampling.logprobs == 0
     assert chat().options.sampling.logprobs is None
     assert chat(truncation="auto").overflow is Overflow.DROP_OLDEST

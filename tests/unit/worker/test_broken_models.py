@@ -127,6 +127,13 @@ def rope(**values: Any) -> Break:
     return sets(rope_scaling=CONFIG["rope_scaling"] | values)
 
 
+def targets(expression: str) -> Break:
+    """Selects the layers that are quantized by a regular expression."""
+    group = {"targets": [f"re:{expression}"], "weights": {"strategy": "channel", "num_bits": 8}}
+    settings = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"g": group}}
+    return sets(quantization_config=settings)
+
+
 def weight_map(value: Any) -> Break:
     return writes("model.safetensors.index.json", json.dumps({"weight_map": value}))
 
@@ -246,28 +253,11 @@ CASES: dict[str, tuple[Break, str]] = {
     # Quantization.
     "quantization": (sets(quantization_config="x"), "quantization_config of"),
     "group size": (sets(quantization_config={"quant_method": "awq", "bits": 4, "group_size": 0}), "a group size is 0"),
-    "targets": (
-        sets(
-            quantization_config={
-                "quant_method": "compressed-tensors",
-                "format": "int-quantized",
-                "config_groups": {"g": {"targets": ["re:("], "weights": {"strategy": "channel"}}},
-            }
-        ),
-        "is no regular expression",
-    ),
-    "target without end": (
-        sets(
-            quantization_config={
-                "quant_method": "compressed-tensors",
-                "format": "int-quantized",
-                "config_groups": {
-                    "g": {"targets": [f"re:{ENDLESS}"], "weights": {"strategy": "channel", "num_bits": 8}}
-                },
-            }
-        ),
-        "takes longer than 1 s for model.embed_tokens",
-    ),
+    "targets": (targets("("), "is no regular expression"),
+    "target of gigabytes": (targets("((a{1000}){1000}){1000}"), "is too long or repeats too much"),
+    "long target": (targets("a" * 5000), "is too long or repeats too much"),
+    "nested target": (targets("(" * 2000 + ")" * 2000), "is no regular expression"),
+    "target without end": (targets(ENDLESS), "takes longer than 1 s for model.embed_tokens"),
     # JSON itself.
     "nested": (writes("config.json", "[" * 50_000 + "]" * 50_000), "config.json cannot be read: it is nested too deep"),
     "nested value": (writes("config.json", '{"a":' * 50_000 + "1" + "}" * 50_000), "it is nested too deep"),

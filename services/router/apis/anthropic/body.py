@@ -21,7 +21,7 @@ from services.router.chat import (
     ToolChoice,
     ToolMode,
     ToolPath,
-    thinking_kwargs,
+    merged_kwargs,
 )
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
@@ -178,7 +178,7 @@ class CountTokensBody(Body):
             tool_choice=self._tool_choice(tools),
             add_generation_prompt=not is_prefilled,
             continue_final_message=is_prefilled,
-            template_kwargs=(thinking_kwargs(thinks, effort) or {}) | (self.chat_template_kwargs or {}) or None,
+            template_kwargs=merged_kwargs(thinks, effort, self.chat_template_kwargs),
             thinking_budget=self._thinking_budget(),
             tool_path=ToolPath("tools[{}]", "input_schema"),
             clamps_max_tokens=True,

@@ -11,7 +11,7 @@ from pydantic import Field, Tag
 
 from services.router.apis.responses.items import Item, to_template
 from services.router.apis.responses.tools import ResponseTool, StringOrToolChoice, choose
-from services.router.chat import ChatRequest, Overflow, ToolPath, thinking_kwargs
+from services.router.chat import ChatRequest, Overflow, ToolPath, merged_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
 from services.router.grammar import Structure, StructureKind
@@ -168,12 +168,12 @@ class InputTokensBody(Body):
             overflow=Overflow.DROP_OLDEST if self.truncation == "auto" else Overflow.REFUSE,
         )
 
-    def _template_kwargs(self) -> dict[str, Any] | None:
+    def _template_kwargs(self) -> Mapping[str, Any] | None:
         effort = None if self.reasoning is None else self.reasoning.effort
         if effort is None:
             return self.chat_template_kwargs
-        told = thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
-        return {**(told or {}), **(self.chat_template_kwargs or {})}
+        is_none = effort == "none"
+        return merged_kwargs(not is_none, None if is_none else effort, self.chat_template_kwargs)
 
     def _options(self) -> GenerationOptions:
         return GenerationOptions(SamplingParams(), StopConditions(), structure=self._structure())

@@ -80,9 +80,13 @@ def paths_of(request: pb.ModelInferRequest) -> dict[str, str]:
 
 def in_request(error: ApiError, paths: Mapping[str, str]) -> ApiError:
     """Returns a copy of the error that names the tensor or parameter by its path in the request. A field that is in
-    neither is missing from the inputs."""
-    name = (error.param or "").partition(".")[0].partition("[")[0]
-    return replace(error, param=paths.get(name, "inputs" if name in _NAMES else error.param))
+    neither comes from the JSON of `sampling_parameters`. Without this parameter, it is missing from the inputs."""
+    param = error.param or ""
+    name = param.partition(".")[0].partition("[")[0]
+    path = paths.get(param) or paths.get(name)
+    if path is None and name in _NAMES:
+        path = paths.get("sampling_parameters", "inputs")
+    return replace(error, param=path or error.param)
 
 
 def asked(request: pb.ModelInferRequest) -> TextRequest:

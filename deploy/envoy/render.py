@@ -228,6 +228,7 @@ def render(config: GatewayConfig, files: SharedFiles, tracing: Tracing | None = 
         num_retries=2 + math.ceil(config.router_wait / _MEAN_RETRY_PAUSE_S),
         health_paths=_HEALTH_PATHS,
         probe_paths=(*_PROBES, "/v2/health/live", "/metrics"),
+        document_paths=("/docs", "/openapi.json"),
         listen=_address(config.listen or f"{config.host}:{config.port}"),
         cluster=CLUSTER,
         endpoint_file=str(files.routers),

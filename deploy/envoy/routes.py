@@ -90,7 +90,7 @@ class HttpRoute:
 
 
 # Distinguishes requests of Anthropic's API from others to the same path.
-_OF_ANTHROPIC = {"name": "anthropic-version", "present_match": True}
+_OF_ANTHROPIC = {"name": "anthropic-version", "string_match": {"safe_regex": {"regex": ".+"}}}
 
 
 def _exactly(method: str) -> dict[str, Any]:

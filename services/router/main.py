@@ -94,7 +94,7 @@ class Router:
         self.generator = Generator(self.placement, self.metrics, config.max_num_requests, PromptLog(config.log_prompts))
         self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement, self.id)
-        calls = Calls(config.api_key, self.metrics)
+        self.calls = calls = Calls(config.api_key, self.metrics)
         typed = calls.typed()
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)

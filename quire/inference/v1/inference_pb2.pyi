@@ -523,7 +523,7 @@ class TemplateOptions(_message.Message):
     """Additional arguments of the chat template, as a JSON object. Empty: none."""
     reasoning_effort: _builtins.str
     """Reasoning effort; passed to the chat template: none, minimal, low, medium, high, xhigh or max. `none` turns reasoning off,
-    if the chat template can. Empty: the template's default.
+    the others turn it on, if the chat template can. Empty: the template's default.
     """
     @_builtins.property
     def documents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

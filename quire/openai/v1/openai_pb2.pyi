@@ -40,8 +40,8 @@ Global___GetResponseRequest: _TypeAlias = GetResponseRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Asks for the models that are served. The fields are query parameters of Anthropic's API; they have an effect on requests
-    with the header `anthropic-version` only.
+    """Asks for the models that are served. The fields are query parameters of Anthropic's API. They have an effect only on
+    requests with the header `anthropic-version`; other requests must give a number in `limit`, too, if they have it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

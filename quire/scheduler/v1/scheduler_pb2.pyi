@@ -335,7 +335,7 @@ class Choice(_message.Message):
     sequence replaces that sequence, without a Finished.
     """
     choice_index: _builtins.int
-    """Index of the answer in the request, from 0. The random numbers depend on it."""
+    """Index of the answer in the request, from 0 to 1,023. The random numbers depend on it."""
     attempt: _builtins.int
     """0; increased by one with each resubmission."""
     output_token_ids: _builtins.bytes

@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
 from services.router.grammar import Structure
@@ -50,6 +51,14 @@ _OUT_OF_MEMORY = (-signal.SIGABRT, 1)
 _Result = str | GrammarError
 
 
+@dataclass(slots=True)
+class _Pending:
+    """A check that has not ended, and the number of requests that wait for it."""
+
+    check: Future[_Result]
+    num_waiting: int = 0
+
+
 class GrammarChecks:
     """Checks structures and caches the results, including errors, so that a structure is not checked again while its
     result is in the cache. All checks run one after another in a single process. A hostile client can therefore delay
@@ -61,7 +70,7 @@ class GrammarChecks:
         # Guards the fields below, which the event loop and the checking thread use.
         self._lock = threading.Lock()
         self._checked: OrderedDict[Structure, _Result] = OrderedDict()
-        self._pending: dict[Structure, Future[_Result]] = {}
+        self._pending: dict[Structure, _Pending] = {}
 
     async def check(self, structure: Structure) -> str:
         """Returns the structure's grammar in llguidance's form. Raises ApiError that names the structure's field."""
@@ -97,20 +106,31 @@ class GrammarChecks:
             if pending is None:
                 if len(self._pending) >= _MAX_PENDING:
                     raise overloaded("Too many grammars are waiting to be checked.")
-                pending = self._pending[structure] = self._thread.submit(self._process.check, structure)
+                pending = self._pending[structure] = _Pending(self._thread.submit(self._process.check, structure))
                 is_new = True
+            pending.num_waiting += 1
         if is_new:
-            pending.add_done_callback(functools.partial(self._keep, structure))
+            pending.check.add_done_callback(functools.partial(self._keep, structure))
         try:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
                 # The check is shielded from cancellation, because other requests can wait for the same check.
-                return await asyncio.shield(asyncio.wrap_future(pending))
+                return await asyncio.shield(asyncio.wrap_future(pending.check))
         except TimeoutError:  # raised by this timeout or by the check itself
             raise overloaded("This router is too busy to check a grammar.") from None
+        finally:
+            with self._lock:
+                pending.num_waiting -= 1
+                is_forgotten = not (pending.num_waiting or pending.check.running() or pending.check.done())
+                if is_forgotten:
+                    del self._pending[structure]  # a request that comes now starts another check
+            if is_forgotten:
+                pending.check.cancel()
 
     def _keep(self, structure: Structure, done: Future[_Result]) -> None:
         with self._lock:
-            self._pending.pop(structure, None)
+            pending = self._pending.get(structure)
+            if pending is not None and pending.check is done:
+                del self._pending[structure]
             if done.cancelled() or done.exception() is not None:
                 return
             self._checked[structure] = done.result()

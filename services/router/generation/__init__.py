@@ -1,6 +1,6 @@
 """Text generation: runs requests given as token ids and returns their choices as text, for every API."""
 
-from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
+from services.router.generation.choice_delta import MAX_CHARS_OF_DELTA, ChoiceDelta, in_short_deltas
 from services.router.generation.generator import Generator
 from services.router.generation.logprob_count import bounded, check_num_logprobs
 from services.router.generation.options import GenerationOptions, ResolveConstraints
@@ -10,6 +10,7 @@ from services.router.generation.tracing import RequestSpan, Tracing
 from services.router.generation.usage import Timings, Usage
 
 __all__ = [
+    "MAX_CHARS_OF_DELTA",
     "ChoiceDelta",
     "GenerationOptions",
     "GenerationRequest",

@@ -21,7 +21,7 @@ from services.router.dispatch import (
     Submission,
     SubmittedSequence,
 )
-from services.router.errors import ApiError, ErrorKind, overloaded
+from services.router.errors import ApiError, ErrorKind, invalid, overloaded
 from services.router.generation.choice_delta import MAX_CHARS_OF_DELTA, ChoiceDelta, in_short_deltas
 from services.router.generation.prompt_log import PromptLog
 from services.router.generation.request import GenerationRequest
@@ -65,6 +65,15 @@ class Generator:
         generation = Generation(self, request, self._metrics)
         self.began()
         return generation
+
+    def check_number(self, number: int, param: str) -> None:
+        """Raises ApiError if one client request is this many requests to the router, and these are too many even for a
+        router without other work. `param`: the field that lists them."""
+        if number > self._max_num_requests:
+            message = (
+                f"Invalid '{param}': {number} requests; this router has at most {self._max_num_requests} at a time."
+            )
+            raise invalid(message, param, "array_above_max_length")
 
     def check_room(self, model: ModelInfo) -> None:
         """Raises ApiError if too many requests are in progress. `model`: the one that this request is for."""

@@ -4,6 +4,7 @@ from services.router.limits.json_bounds import MAX_ITEMS, check_json, check_json
 from services.router.limits.large_bodies import LARGE_BODY_BYTES, LargeBodies, leave_large_bodies
 from services.router.limits.stall_watch import ClientStalledError, StallWatch
 from services.router.limits.text_size import TEXT_TOO_LARGE, check_text_size, num_bytes
+from services.router.limits.unread_answers import UnreadAnswers
 
 __all__ = [
     "LARGE_BODY_BYTES",
@@ -12,6 +13,7 @@ __all__ = [
     "ClientStalledError",
     "LargeBodies",
     "StallWatch",
+    "UnreadAnswers",
     "check_json",
     "check_json_texts",
     "check_text_size",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.errors import ApiError, ErrorBody, ErrorKind
-from services.router.limits import StallWatch
+from services.router.limits import StallWatch, UnreadAnswers
 from services.router.metrics import RequestMetrics
 from services.router.rpc.request_fields import in_proto_terms
 from services.router.rpc.status_details import details_metadata
@@ -39,6 +39,7 @@ class Calls:
         self._is_typed = False
         self._stalls = StallWatch(CLIENT_STALL_SECONDS)
         self._long_answer_turn = asyncio.Lock()
+        self.unread = UnreadAnswers()
 
     def with_errors(self, error_body: ErrorBody) -> Calls:
         """Returns a copy that sends errors in another API's shape, which `error_body` makes. The copy shares all state:

@@ -100,9 +100,11 @@ def _guarded(method: _Method, calls: Calls) -> _Method:
                 answer = await answer.answer()
             # grpc would report RESOURCE_EXHAUSTED for an answer that is too large, and clients would retry. The error
             # raised here has a status after which clients do not retry.
-            if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
-                message = f"The answer has {size} bytes, more than the maximum of {MAX_MESSAGE_BYTES}."
-                raise invalid(f"{message} Ask for less in one request.")
+            if isinstance(answer, Message):
+                if (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
+                    message = f"The answer has {size} bytes, more than the maximum of {MAX_MESSAGE_BYTES}."
+                    raise invalid(f"{message} Ask for less in one request.")
+                calls.unread.hold(size, context)
             return answer
         except ApiError as raised:
             # Drops the traceback and context, because they form a reference cycle with this frame. The cycle would keep

@@ -37,8 +37,9 @@ _MAX_LINE_BYTES = 16 * 2**20
 # a child that gets no CPU time.
 _MAX_SECONDS_WITHOUT_ANSWER = 30.0
 
-# A child's answer if a rendering exceeded the child's limits.
+# A child's answers if a rendering exceeded the child's limits, and if it got too little CPU time to reach them.
 LOST = {"lost": True}
+BUSY = {"busy": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,7 @@ class ForeignTemplates:
                 # The timeout cancels a rendering that has not begun.
                 answer = await asyncio.wrap_future(rendering)
         except TimeoutError:
-            message = "This router is too busy to render a request's own chat template."
-            raise overloaded(message, _RETRY_AFTER_SECONDS) from None
+            raise _too_busy() from None
         if "error" in answer:
             raise invalid(answer["error"], answer["param"])
         return answer
@@ -167,7 +167,8 @@ class _Child:
         self._process: Popen[bytes] | None = None
 
     def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a task and returns the answer. Raises ApiError if the rendering exceeded its limits."""
+        """Sends a task and returns the answer. Raises ApiError if the rendering exceeded its limits, or if the child
+        got too little CPU time."""
         process = self._process
         if process is None:
             command = python_command("services.router.template.process")
@@ -189,10 +190,12 @@ class _Child:
             alarm.cancel()
         if not answer.endswith(b"\n"):
             self.close()
-            raise _too_much()
+            raise _too_much() if len(answer) >= _MAX_LINE_BYTES else _too_busy()
         parsed: dict[str, Any] = json.loads(answer)
         if parsed == LOST:
             raise _too_much()
+        if parsed == BUSY:
+            raise _too_busy()
         return parsed
 
     def close(self) -> None:
@@ -203,6 +206,10 @@ class _Child:
         # The context manager closes the pipes and waits for the process.
         with contextlib.suppress(OSError), process:
             pass
+
+
+def _too_busy() -> ApiError:
+    return overloaded("This router is too busy to render a request's own chat template.", _RETRY_AFTER_SECONDS)
 
 
 def _too_much() -> ApiError:

@@ -2,11 +2,12 @@
 
 Reads one JSON object per line from standard input: {"source", "special_tokens", "content_form"} with either
 {"arguments"} or {"probes": true}. Answers each object with one line: {"text", "content_form"} for arguments,
-{"traits", "content_form"} for probes, {"error", "param"} if the template fails, or LOST (foreign.py). Exits at the end
-of its input.
+{"traits", "content_form"} for probes, {"error", "param"} if the template fails, or LOST or BUSY (foreign.py). Exits at
+the end of its input.
 
 The process forks for each object, and the forked process renders. If the forked process exceeds the limits, it ends,
-and its parent answers LOST. The next fork can render at once, because the parent has already loaded the libraries.
+and its parent answers LOST, or BUSY if the forked process got too little CPU time to reach its limit. The next fork can
+render at once, because the parent has already loaded the libraries.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from services.router.errors import ApiError
 from services.router.limits import check_text_size, num_bytes
 from services.router.template.content import ContentForm
-from services.router.template.foreign import LOST
+from services.router.template.foreign import BUSY, LOST
 from shared.process_memory import address_space
 
 # Limits for one rendering.
@@ -89,8 +90,12 @@ def main() -> None:
                 status = 0
             finally:
                 os._exit(status)
-        if os.waitpid(fork, 0)[1] != 0:
-            sys.stdout.write(json.dumps(LOST) + "\n")
+        _, status, usage = os.wait4(fork, 0)
+        if status != 0:
+            # SIGALRM: the wall time is over. SIGKILL: another program ended it, or the kernel because memory is short.
+            from_outside = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGKILL)
+            is_busy = from_outside and usage.ru_utime + usage.ru_stime < CPU_SECONDS / 2
+            sys.stdout.write(json.dumps(BUSY if is_busy else LOST) + "\n")
             sys.stdout.flush()
 
 

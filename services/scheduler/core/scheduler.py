@@ -108,7 +108,11 @@ class Scheduler(Generic[RequestT]):
         if self.num_waiting + num_new <= room:
             return
         most = config.max_num_queued_reqs + min(roster.num_common_slots, config.num_blocks)
-        num_of_request = roster.turns.num_sequences(flow) + num_new
+        num_own = roster.turns.num_sequences(flow)
+        num_of_request = num_own + num_new
+        if num_of_request <= most and 0 < num_own == len(roster.by_key):
+            # Only the request's own sequences hold places and blocks, so trying again would not help.
+            most = num_own
         if num_of_request > most:
             message = (
                 f"This request asks for at least {num_of_request} sequences, but this server accepts at most {most} "

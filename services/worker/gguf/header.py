@@ -22,8 +22,8 @@ MAX_DIMENSIONS = 4  # ggml's own limit
 MAX_KEYS, MAX_TENSORS = 1 << 16, 1 << 18
 MAX_STRINGS = 1 << 24  # in one array
 MAX_NUMBERS = 1 << 22  # in all arrays together; they become Python's objects
-MAX_STRING_BYTES = 1 << 25  # some files have a whole tokenizer.json in a string
-MAX_TEXT_BYTES = 1 << 26  # of all strings together, without those in arrays
+MAX_STRING_BYTES = 1 << 26  # some files have a whole tokenizer.json in a string
+MAX_TEXT_BYTES = 1 << 27  # of all strings together, without those in arrays
 # Numpy types by GGUF's type numbers: integers and floats of 1 to 8 bytes, and bool.
 _NUMBERS = {
     0: "<u1",

@@ -195,6 +195,9 @@ async def test_more_requests_than_allowed_are_turned_away(start_router: StartRou
     refusal = await api.refused("CreateChatCompletion", chat())
     assert refusal.status is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert refusal.retry_after == "1"
+    # Three conversations would never have a place, so the client must not try again.
+    batch = await api.refused("CreateChatCompletionBatch", {"messages": [chat()["messages"]] * 3})
+    assert (batch.status, batch.error["param"]) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
     resume.set()
     assert [reply.json["choices"][0]["message"]["content"] for reply in await asyncio.gather(*running)] == ["Hello"] * 2
 

@@ -396,6 +396,10 @@ async def test_cohere_s_binary_embeddings_are_signs(start_router: StartRouter) -
 
 async def test_a_long_answer_of_cohere_s_comes_in_pieces(start_router: StartRouter) -> None:
     api = await start_router(embedding_scheduler())
+    # In JSON, each of these characters has six bytes.
+    reply = await api.post("CreateCohereEmbedding", {"texts": ["\x01" * 60_000], "truncate": "END"})
+    assert max(map(len, reply.messages)) < 200_000
+    assert reply.json["texts"] == ["\x01" * 60_000]
     texts = ["Hello", "Köln"] * 512
     body = {"texts": texts, "embedding_types": ["float", "base64"]}
     reply = await api.post("CreateCohereEmbedding", body)

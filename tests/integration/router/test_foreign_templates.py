@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,8 +19,9 @@ from services.router.errors import ApiError, ErrorKind
 from services.router.prompt.prompt_template import ForeignTemplate
 from services.router.template import foreign as foreign_templates
 from services.router.template.content import ContentForm
-from services.router.template.foreign import NUM_PROCESSES, ForeignTemplates
+from services.router.template.foreign import BUSY, LOST, NUM_PROCESSES, ForeignTemplates
 from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
+from shared.python_child import child_environment
 from tests.fakes.waiting import HANG_S
 
 MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -61,6 +65,37 @@ async def test_a_process_outlives_the_rendering_that_is_ended(templates: Foreign
         assert caught.value.kind is ErrorKind.INVALID_REQUEST
     assert await templates.render("{{ messages[0].content }}", {}, MESSAGES) == "Hi"
     assert pids(templates) == before
+
+
+@pytest.mark.parametrize(("limit", "answer"), [("CPU_SECONDS", LOST), ("WALL_SECONDS", BUSY)])
+def test_a_rendering_that_got_no_cpu_time_is_not_called_too_expensive(limit: str, answer: dict[str, Any]) -> None:
+    """Only the limit of 0.2 s can be reached. Half of the limit of CPU time tells the two cases apart."""
+    limits = {"CPU_SECONDS": 1000.0, "WALL_SECONDS": 1000.0} | {limit: 0.2}
+    code = "from services.router.template import process\n"
+    code += "".join(f"process.{name} = {value}\n" for name, value in limits.items()) + "process.main()\n"
+    task = {"source": LOOP, "special_tokens": {}, "content_form": "STRING", "arguments": MESSAGES}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        input=json.dumps(task).encode() + b"\n",
+        stdout=subprocess.PIPE,
+        env=child_environment(),
+        timeout=HANG_S,
+        check=True,
+    )
+    assert json.loads(done.stdout) == answer
+
+
+async def test_a_child_that_another_program_kills_does_not_blame_the_template(templates: ForeignTemplates) -> None:
+    assert await templates.render("first", {}, MESSAGES) == "first"
+    (first,) = pids(templates)
+    os.kill(first, signal.SIGSTOP)
+    stuck = asyncio.create_task(templates.render("stuck", {}, MESSAGES))
+    await asyncio.sleep(0)
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(ApiError, match="too busy") as caught:
+        await stuck
+    assert caught.value.kind is ErrorKind.OVERLOADED
+    assert await templates.render("{{ messages[0].content }}", {}, MESSAGES) == "Hi"
 
 
 async def test_an_error_of_a_template_is_not_mistaken_for_its_size(templates: ForeignTemplates) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import pytest
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
+from services.router.apis.typed import converters
 from services.router.generation import choice_delta, logprob_count
 from services.router.http import json as json_pieces
+from services.router.limits import unread_answers
 from services.router.rpc.calls import Calls
+from tests.fakes.waiting import until
+from tests.integration.gateway import http2
 from tests.integration.router.conftest import MODEL, StartRouter, answer_text, fake_scheduler
 
 PROMPTS = [[72 + index % 40 for index in range(length)] for length in (50, 1, 31)]
@@ -133,6 +138,86 @@ async def test_typed_prompt_log_probabilities_come_in_several_deltas(start_route
             token_ids = [token_id for delta in own for token_id in delta.token_ids]
             assert [entry.token_id for delta in own for entry in delta.logprobs] == token_ids
             assert [bool(delta.finish_reason) for delta in own] == [False] * (len(own) - 1) + [True]
+
+
+ARGUMENT = "x" * 950
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "text", "content", "arguments"),
+    [
+        # Until the parser knows what follows, it does not know whether the spaces are part of the content.
+        ("hermes", f"Hello{' ' * 950}end", f"Hello{' ' * 950}end", ""),
+        ("pythonic", f'[f(a="{ARGUMENT}")]', "", f'{{"a": "{ARGUMENT}"}}'),
+    ],
+)
+async def test_what_a_parser_held_back_comes_in_several_deltas(
+    start_router: StartRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    tool_format: str,
+    text: str,
+    content: str,
+    arguments: str,
+) -> None:
+    api = await start_router(fake_scheduler(answer_text(text), max_model_len=4096), tool_call_parser=tool_format)
+    stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(api.channel)
+    user = inference_pb2.ChatMessage(role="user", content="Hello")
+    request = inference_pb2.ChatRequest(model=MODEL, messages=[user], tools=[inference_pb2.Tool(name="f")])
+
+    def longest(deltas: list[inference_pb2.Delta]) -> int:
+        calls = [len(call.arguments) for delta in deltas for call in delta.tool_calls]
+        return max([len(delta.text) for delta in deltas] + calls)
+
+    whole = [response.delta async for response in stub.Chat(request) if response.HasField("delta")]
+    assert longest(whole) > 900
+    monkeypatch.setattr(converters, "MAX_CHARS_OF_DELTA", 100)
+    deltas = [response.delta async for response in stub.Chat(request) if response.HasField("delta")]
+    assert longest(deltas) <= 100
+    assert "".join(delta.text for delta in deltas) == content
+    calls = [call for delta in deltas for call in delta.tool_calls]
+    assert "".join(call.arguments for call in calls) == arguments
+    assert [call.name for call in calls if call.name] == ["f"] * bool(arguments)
+    assert len([call for call in calls if call.id]) == bool(arguments)
+    assert [token for delta in deltas for token in delta.token_ids] == [
+        token for delta in whole for token in delta.token_ids
+    ]
+    assert [bool(delta.finish_reason) for delta in deltas] == [False] * (len(deltas) - 1) + [True]
+
+
+async def test_an_answer_that_is_not_read_counts_until_it_is(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the unread answers have reached their limit, further large ones are refused. Small ones are not."""
+    monkeypatch.setattr(unread_answers, "SMALL_BYTES", 1000)
+    api = await start_router(fake_scheduler())
+    unread = api.router.calls.unread
+    stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(api.channel)
+    request = inference_pb2.TokenizeRequest(model=MODEL, text=" " * 16_000, return_token_strs=True)
+    size = (await stub.Tokenize(request)).ByteSize()
+    assert size > 66_000, "more than HTTP/2 sends to a client that reads nothing"
+    await until(lambda: unread.num_bytes == 0)
+    monkeypatch.setattr(unread_answers, "MAX_HELD_BYTES", int(size * 1.5))
+    reads = asyncio.Event()
+    body = request.SerializeToString()
+    reading = asyncio.create_task(
+        http2.request(
+            api.address,
+            b"POST",
+            b"/quire.inference.v1.InferenceService/Tokenize",
+            ((b"content-type", b"application/grpc"), (b"te", b"trailers")),
+            b"\0" + len(body).to_bytes(4, "big") + body,
+            may_send_more=reads,
+        )
+    )
+    await until(lambda: unread.num_bytes == size)
+    with pytest.raises(grpc.aio.AioRpcError, match="have not read their answers") as refused:
+        await stub.Tokenize(request)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (await stub.Tokenize(inference_pb2.TokenizeRequest(model=MODEL, text="Hello"))).token_ids
+    reads.set()
+    assert len(await reading) == size + 5
+    await until(lambda: unread.num_bytes == 0)
+    assert len((await stub.Tokenize(request)).token_ids) == 16_000
 
 
 async def test_long_answers_take_turns(start_router: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -363,6 +363,22 @@ async def test_one_that_waits_too_long_is_turned_away(
         await checks.check(Structure(StructureKind.REGEX, "a", "x"))
 
 
+async def test_a_check_that_nobody_waits_for_any_more_is_not_made(slow: tuple[GrammarChecks, SlowProcess]) -> None:
+    checks, process = slow
+    first, *others = (
+        asyncio.create_task(checks.check(Structure(StructureKind.REGEX, name, "x")))
+        for name in ("first", "a", "b", "b")
+    )
+    await asyncio.sleep(0)
+    for left in others[:2]:
+        left.cancel()
+    await asyncio.wait(others[:2])
+    process.may_answer.set()
+    assert (await first, await others[2]) == ("grammar of first", "grammar of b")
+    assert process.asked == ["first", "b"]
+    assert await checks.check(Structure(StructureKind.REGEX, "a", "x")) == "grammar of a"
+
+
 async def test_a_check_that_is_killed_is_made_again(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel or an operator: what it would have found is not known."""
     await checks.check(Structure(StructureKind.REGEX, "so that there is a process", "x"))

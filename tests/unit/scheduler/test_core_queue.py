@@ -120,6 +120,22 @@ def test_slots_are_no_free_places_while_the_cache_is_full() -> None:
         core.check_room("new", 2)
 
 
+def test_a_request_whose_own_sequences_fill_the_cache_is_a_bad_one() -> None:
+    core = scheduler(max_num_queued_reqs=1, num_blocks=16, max_model_len=64, max_num_batched_tokens=64)
+    core.submit(request("0", prompt_len=60, max_tokens=4, turn_id="many"))
+    for _ in range(3):
+        answer(core, core.schedule(), 1)
+    assert core.memory.pool.num_free == 0
+    core.submit(request("1", prompt_len=60, max_tokens=4, turn_id="many"))
+    with pytest.raises(RefusedError) as refused:
+        core.check_room("many", 1)
+    assert refused.value.failure.kind is ErrorKind.INVALID_ARGUMENT
+    assert "at least 3 sequences, but this server accepts at most 2 per request" in refused.value.failure.message
+    with pytest.raises(RefusedError) as refused:
+        core.check_room("another", 1)
+    assert refused.value.failure.kind is ErrorKind.RESOURCE_EXHAUSTED
+
+
 @pytest.mark.parametrize("num_here", [0, 3])
 def test_a_request_that_never_fits_is_a_bad_one(num_here: int) -> None:
     core = scheduler(max_num_queued_reqs=2)

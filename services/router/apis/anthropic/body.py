@@ -154,9 +154,9 @@ class CountTokensBody(Body):
     context_management: ContextManagement | None = Field(
         None, description="Removes earlier reasoning from the conversation; other kinds of edits are refused."
     )
-
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="Further arguments for the chat template; vLLM's extension. They precede `thinking`."
+        None,
+        description="More arguments for the chat template; vLLM's extension. They take precedence over `thinking`.",
     )
 
     def to_chat(self) -> ChatRequest:

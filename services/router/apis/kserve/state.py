@@ -14,7 +14,7 @@ from shared.model_label import model_label
 SERVER_NAME = "quire"
 # Extensions of the protocol that the server supports, by Triton's names.
 EXTENSIONS = ["binary_tensor_data", "generate", "parameters"]
-# Those that are not of HTTP alone.
+# Those that also apply to gRPC.
 GRPC_EXTENSIONS = ["parameters"]
 
 

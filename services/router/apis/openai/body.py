@@ -81,7 +81,7 @@ class GenerationBody(Body, StructureFields, SamplingFields):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     model: str | None = Field(
-        None, description="Name or alias of a served model. Default: the model, if only one is served."
+        None, description="Name or alias of a served model. Default: that of `--default-model`, or the only one."
     )
     stream: bool | None = Field(
         None, description="Whether the answer is streamed as server-sent events; the last one is `[DONE]`."

@@ -24,7 +24,7 @@ from services.router.embedding import (
 )
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import Tracing
-from services.router.http import Body, array, dumps, in_pieces, write_pieces
+from services.router.http import Body, array, dumps, in_pieces, texts_of, write_pieces
 from services.router.model import ServedModel
 from services.router.parameters import PoolingParams
 from services.router.rpc import Calls, Prepared, caller_of
@@ -46,7 +46,7 @@ class CohereEmbedBody(Body):
     known_extras = frozenset({"images", "user"})
 
     model: str | None = Field(
-        None, description="Name or alias of a served model. Default: the model, if only one is served."
+        None, description="Name or alias of a served model. Default: that of `--default-model`, or the only one."
     )
     texts: list[Text] | None = Field(None, min_length=1, max_length=MAX_INPUTS, description="Texts to embed.")
     inputs: list[CohereInput] | None = Field(
@@ -195,7 +195,12 @@ def _texts(
         yield from array(map(_WRITERS[name], vectors))
         separator = ","
     yield '},"texts":'
-    yield from array(map(dumps, texts))
+    separator = "["
+    for text in texts:
+        yield separator
+        yield from texts_of(text)
+        separator = ","
+    yield "[]" if separator == "[" else "]"
     meta = {
         "api_version": {"version": "2"},
         "billed_units": {"input_tokens": num_tokens},

@@ -26,7 +26,7 @@ class PoolingBody(Body):
     }
 
     model: str | None = Field(
-        None, description="Name or alias of a served model. Default: the model, if only one is served."
+        None, description="Name or alias of a served model. Default: that of `--default-model`, or the only one."
     )
     truncate_prompt_tokens: int | None = Field(
         None,

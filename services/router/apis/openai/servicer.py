@@ -91,6 +91,7 @@ class OpenAIServicer:
         model = await self.placement.models.find(body.model)
         body.check_size(model.info.max_model_len)
         chats = await self.threads.run(work, body.to_chats)
+        self.chats.generator.check_number(len(chats), "messages")
         turns = await prepare_all(self.chats, chats, model, context)
         writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
 

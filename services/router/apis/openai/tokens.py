@@ -20,7 +20,7 @@ from services.router.prompt import MAX_MESSAGES
 
 class TokenizeRequest(Body, PromptFields):
     model: str | None = Field(
-        None, description="Name or alias of a served model. Default: the model, if only one is served."
+        None, description="Name or alias of a served model. Default: that of `--default-model`, or the only one."
     )
     prompt: str | None = Field(None, description="Text to tokenize.")
     messages: list[ChatMessage] | None = Field(
@@ -65,7 +65,7 @@ class TokenizeRequest(Body, PromptFields):
 
 class DetokenizeRequest(Body):
     model: str | None = Field(
-        None, description="Name or alias of a served model. Default: the model, if only one is served."
+        None, description="Name or alias of a served model. Default: that of `--default-model`, or the only one."
     )
     tokens: list[int] = Field(description="Token ids to turn into text.")
 

@@ -104,7 +104,7 @@ class InputTokensBody(Body):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"personality": ()}
 
     model: str | None = Field(
-        None, description="Name or alias of a served model. Default: the model, if only one is served."
+        None, description="Name or alias of a served model. Default: that of `--default-model`, or the only one."
     )
     input: Annotated[
         Annotated[str, Tag("#string")]

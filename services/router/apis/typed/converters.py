@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router.chat import EndReason, MessageDelta
 from services.router.dispatch import FinishReason, sampling_from_proto, stop_from_proto
 from services.router.errors import invalid, too_many
-from services.router.generation import ChoiceDelta, GenerationOptions, Timings, Usage
+from services.router.generation import MAX_CHARS_OF_DELTA, ChoiceDelta, GenerationOptions, Timings, Usage
 from services.router.grammar import Structure, StructureKind
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.parameters import MAX_LOGIT_BIAS, Truncation, check_ranges, check_stop_strings
@@ -93,17 +93,38 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
             return Structure(StructureKind.CHOICE, json.dumps(list(structure.choices.texts)), param)
 
 
-def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> inference_pb2.Delta:
-    """Changes and returns `message`: replaces its text by the parsed content, reasoning and tool calls, and its finish
-    reason by the parsed one."""
-    message.text, message.reasoning = parsed.content, parsed.reasoning
-    message.tool_calls.extend(
-        inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
-        for call in parsed.tool_calls
-    )
+def chat_deltas_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> Iterator[inference_pb2.Delta]:
+    """Yields `message` with its text replaced by the parsed content, reasoning and tool calls, and its finish reason by
+    the parsed one. Long texts precede it in deltas of their own: a parser can hold back millions of spaces, for
+    example, until it knows whether they are content."""
+    index, calls = message.choice_index, parsed.tool_calls
+    num_chars = len(parsed.content) + len(parsed.reasoning) + sum(len(call.arguments) for call in calls)
+    if num_chars > MAX_CHARS_OF_DELTA:
+        for text in _short(parsed.reasoning):
+            yield inference_pb2.Delta(choice_index=index, reasoning=text)
+        for text in _short(parsed.content):
+            yield inference_pb2.Delta(choice_index=index, text=text)
+        for call in calls:
+            part = inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name)
+            for text in _short(call.arguments) or [""]:
+                part.arguments = text
+                yield inference_pb2.Delta(choice_index=index, tool_calls=[part])
+                part.ClearField("id")
+                part.ClearField("name")
+        message.text = ""
+    else:
+        message.text, message.reasoning = parsed.content, parsed.reasoning
+        message.tool_calls.extend(
+            inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
+            for call in calls
+        )
     if parsed.end_reason is not None:
         message.finish_reason = _END_REASONS[parsed.end_reason]
-    return message
+    yield message
+
+
+def _short(text: str) -> list[str]:
+    return [text[start : start + MAX_CHARS_OF_DELTA] for start in range(0, len(text), MAX_CHARS_OF_DELTA)]
 
 
 class DeltaConverter:

@@ -13,7 +13,7 @@ from services.router.apis.typed.conversations import chat_from_proto, tokenized_
 from services.router.apis.typed.converters import (
     MAX_TOKENS_PARAM,
     DeltaConverter,
-    chat_delta_to_proto,
+    chat_deltas_to_proto,
     final_to_proto,
     options_from_proto,
     usage_to_proto,
@@ -198,8 +198,8 @@ class InferenceServicer:
             async for deltas in generation.deltas():
                 for delta in deltas:
                     parsed = parsers[delta.index].parse(delta)
-                    message = chat_delta_to_proto(parsed, to_proto(delta))
-                    await self.calls.write(context, inference_pb2.ChatResponse(delta=message))
+                    for message in chat_deltas_to_proto(parsed, to_proto(delta)):
+                        await self.calls.write(context, inference_pb2.ChatResponse(delta=message))
             span.ended(generation)
             final = final_to_proto(with_reasoning(generation.usage, parsers), told, generation.timings)
             await self.calls.write(context, inference_pb2.ChatResponse(final=final))

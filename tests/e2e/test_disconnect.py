@@ -20,6 +20,7 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tests.e2e.conftest import ROOT, wait_healthy
 from tests.e2e.worker_script import WorkerScript, go_on, stop_at, wait_stopped
 from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
                 [sys.executable, "-m", "quire.cli.main", *command], stdout=log, stderr=log, cwd=ROOT,
                 env=os.environ | script.environment,
             )  # fmt: skip
-            stack.callback(process.wait, 30)
+            stack.callback(process.wait, HANG_S)
             stack.callback(process.terminate)
             processes.append(process)
         wait_healthy(processes[-1], port, log.fileno())

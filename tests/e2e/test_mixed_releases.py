@@ -140,7 +140,11 @@ def old_with_redis(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # These add the hop from gateway to router, and parts of both releases that register.
 @needs_redis
-@pytest.mark.parametrize("old_gateway", [False, True], ids=["new_gateway", "old_gateway"])
+@pytest.mark.parametrize(
+    "old_gateway",
+    [pytest.param(False, marks=pytest.mark.thorough), True],
+    ids=["new_gateway", "old_gateway"],
+)
 async def test_old_and_new_parts_find_each_other_in_redis(
     old_with_redis: Path, tmp_path: Path, old_gateway: bool
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Iterable
 from typing import Any
 
 import grpc
 import pytest
+
+from shared import malformed
 
 NO_MESSAGE = b"\xff\xff\xff"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -80,6 +83,11 @@ async def _send(address: str, data: bytes) -> None:
         pass
     finally:
         writer.close()
+
+
+def log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the servers of this process log malformed data of one host once, however long the test takes."""
+    monkeypatch.setattr(malformed, "LOG_INTERVAL_S", math.inf)
 
 
 def check_log(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:

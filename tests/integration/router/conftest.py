@@ -19,9 +19,11 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.kserve.v1 import open_inference_pb2, open_inference_pb2_grpc
 from quire.openai.v1 import openai_pb2, openai_pb2_grpc
 from quire.scheduler.v1 import scheduler_pb2
+from services.router.chat import strict_tools, tool_faults
 from services.router.config import RouterConfig
 from services.router.main import Router
 from shared.discovery import Source
+from tests.fakes.waiting import HANG_S
 from tests.fidelity import own_document, published
 from tests.fidelity.answer import Answer as HttpAnswer
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, bundle_of
@@ -203,6 +205,13 @@ def error_reply(error: grpc.aio.AioRpcError, method: str | None = None) -> Refus
 
 
 StartRouter = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _search_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error names the faulty tool however slow the machine is."""
+    monkeypatch.setattr(tool_faults, "_MAX_SECONDS", HANG_S)
+    monkeypatch.setattr(strict_tools, "_MAX_SECONDS", HANG_S)
 
 
 @pytest.fixture

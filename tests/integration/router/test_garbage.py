@@ -12,7 +12,7 @@ from google.api.httpbody_pb2 import HttpBody
 from quire.inference.v1 import inference_pb2
 from quire.kserve.v1 import open_inference_pb2
 from quire.openai.v1 import openai_pb2
-from tests.fakes.garbage import check_log, throw_at
+from tests.fakes.garbage import check_log, log_once, throw_at
 from tests.integration.router.conftest import GREETING, MODEL, StartRouter, fake_scheduler
 from tests.integration.router.test_recovery import pausing, read_rest, read_until, text_in
 
@@ -26,6 +26,11 @@ METHODS = [
     )
     for name in names
 ] + ["/grpc.health.v1.Health/Check", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
+
+
+@pytest.fixture(autouse=True)
+def _log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_once(monkeypatch)
 
 
 async def test_garbage_is_refused_beside_a_stream_that_goes_on(

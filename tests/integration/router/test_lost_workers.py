@@ -37,6 +37,9 @@ ROOT = Path(__file__).parents[3]
 CONFIG = SchedulerConfig(worker_timeout=3600.0)
 NUM_STREAMS = 24
 MAX_TOKENS = 40
+# Steps that a gated worker may take before a test opens its gate: too few for a stream to end, however slow the
+# machine is.
+MOST_STEPS = MAX_TOKENS - 10
 DEADLY = 99
 INVALID_ARGUMENT, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
 
@@ -110,8 +113,10 @@ async def streams_under_way(stack: Stack, step: Callable[[], object] = lambda: N
         worker.script.gate = asyncio.Semaphore(0)
     tasks = [asyncio.create_task(stack.ask(index)) for index in range(NUM_STREAMS)]
     await until(lambda: sum(scheduler.num_unfinished for scheduler in stack.schedulers) == NUM_STREAMS)
+    num_steps = 0
     while not all(stack.outputs.get(index) for index in range(NUM_STREAMS)):
-        if max(map(len, stack.outputs.values()), default=0) < MAX_TOKENS // 2:
+        if num_steps < MOST_STEPS:
+            num_steps += 1
             step()
             for worker in stack.workers:
                 assert worker.script.gate is not None
@@ -272,7 +277,8 @@ async def test_streams_of_a_worker_that_stands_still_are_moved_and_it_is_claimed
                     num_moved = other.num_unfinished
                     process.send_signal(signal.SIGSTOP)
                     await until(lambda: other.num_unfinished == 0)
-                    assert router.placement.num_resubmissions == num_moved
+                    # More, if a slow machine lost a ping of a healthy part, too.
+                    assert router.placement.num_resubmissions >= num_moved
                     stack.open_gates()
                     await asyncio.gather(*tasks)
                     process.stdin.close()
@@ -298,8 +304,11 @@ async def test_a_worker_that_hangs_is_given_up_and_does_no_harm_when_it_goes_on(
             assert process.stdin is not None
             tasks = [asyncio.create_task(stack.ask(index)) for index in range(NUM_STREAMS)]
             hung = scheduler.groups[1]
+            num_steps = 0
             while min(map(len, stack.outputs.values()), default=0) < 5:
-                process.stdin.write(b".")
+                if num_steps < MOST_STEPS:
+                    num_steps += 1
+                    process.stdin.write(b".")
                 await asyncio.sleep(0.01)
             assert hung.num_unfinished
             process.send_signal(signal.SIGSTOP)

@@ -13,12 +13,17 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler import servicer as servicer_module
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
-from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
+from tests.fakes.garbage import NO_MESSAGE, check_log, log_once, status_of, throw_at
 from tests.integration.scheduler.driver import running
 
 SERVICE = "/quire.scheduler.v1.SchedulerService"
 METHODS = [f"{SERVICE}/{name}" for name in ("Connect", "GetTokenizer", "GetStats", "ResetPrefixCache")]
 HELLO = scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id="odd")).SerializeToString()
+
+
+@pytest.fixture(autouse=True)
+def _log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_once(monkeypatch)
 
 
 async def test_garbage_is_refused_beside_a_stream_that_goes_on(

@@ -8,12 +8,17 @@ import pytest
 from quire.worker.v1 import worker_pb2
 from services.worker.service import servicer
 from services.worker.startup.load import LoadedWorker
-from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
+from tests.fakes.garbage import NO_MESSAGE, check_log, log_once, status_of, throw_at
 from tests.integration.worker.client import Stream, new_sequence, rows, values
 from tests.integration.worker.test_step_stream import PROMPT, greedy
 
 RUN = "/quire.worker.v1.WorkerService/Run"
 CLAIM = worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id="odd")).SerializeToString()
+
+
+@pytest.fixture(autouse=True)
+def _log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_once(monkeypatch)
 
 
 async def test_garbage_is_refused_beside_a_stream_that_goes_on(

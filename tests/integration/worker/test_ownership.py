@@ -12,6 +12,7 @@ import pytest
 
 from quire.inference.v1 import sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from services.worker.service import ownership
 from services.worker.service import servicer as servicer_module
 from services.worker.service.owner_messages import OwnerMessages
 from services.worker.service.servicer import WorkerServicer
@@ -51,6 +52,11 @@ async def test_a_scheduler_that_is_refused_learns_which_process_this_is(channel:
         await call.read()
     assert ended.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     await owner.close()
+
+
+@pytest.fixture(autouse=True)
+def _owners_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "ANSWER_TIMEOUT_S", HANG_S)
 
 
 async def test_an_owner_keeps_the_worker_or_gives_it_away(channel: grpc.aio.Channel) -> None:

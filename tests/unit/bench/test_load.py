@@ -48,12 +48,16 @@ async def test_answers_are_timed() -> None:
 
 async def test_no_more_requests_than_asked_for_are_in_progress() -> None:
     running = most = 0
+    is_full = asyncio.Event()
 
     async def count(head: str, body: bytes, connection: asyncio.Transport) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        if running == 3:
+            is_full.set()
+        await is_full.wait()
+        await asyncio.sleep(0)
         running -= 1
         connection.write(STREAM_HEAD + CHUNK + END + STREAM_END)
 

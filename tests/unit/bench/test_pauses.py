@@ -37,7 +37,7 @@ def test_figures_have_the_worst_pause_and_those_within_their_bounds() -> None:
     assert figures_of("x", Found(pauses, [at / 1000 for at in range(101)])) == pytest.approx(expected | plans)
 
 
-@pytest.mark.parametrize("faults", [FAULTS, CUTS], ids=["parts", "links"])
+@pytest.mark.parametrize("faults", [FAULTS, pytest.param(CUTS, marks=pytest.mark.thorough)], ids=["parts", "links"])
 async def test_streams_go_on_after_each_fault(faults: tuple[Fault, ...]) -> None:
     with running_fleet(Shape(has_links=faults is CUTS)) as fleet:
         async with grpc.aio.insecure_channel(fleet.routers[0].address) as channel:

@@ -36,6 +36,7 @@ def script(cache: Path, *command: str) -> str:
     return result.stdout
 
 
+@pytest.mark.thorough
 def test_a_packed_cache_spares_the_next_machine_the_compiler(tmp_path: Path) -> None:
     first, second, packed = tmp_path / "first", tmp_path / "second", tmp_path / "packed"
     assert script(first, "-c", COMPILE).split() == ["compiled"] * 2

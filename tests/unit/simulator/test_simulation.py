@@ -65,6 +65,7 @@ def test_a_crowd_with_one_prompt_lets_others_pass_while_that_is_computed() -> No
     assert other.first_token_s == pytest.approx(first_step + second_step, rel=0.01)
 
 
+@pytest.mark.thorough
 def test_waiting_is_that_of_a_queue_with_one_server() -> None:
     """One sequence at a time, of one step: M/D/1, whose mean wait is ρ / 2(1 - ρ) services (Pollaczek, Khinchine)."""
     service, load = 0.01, 0.7

@@ -8,7 +8,7 @@ import pytest
 
 from shared.discovery import Kind, Parts, rhythm
 from shared.discovery.endpoint import parse_endpoint
-from shared.discovery.redis import RedisConnection, RedisRegistration, RedisSource
+from shared.discovery.redis import RedisConnection, RedisRegistration, RedisSource, registration
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import HANG_S
 
@@ -20,6 +20,8 @@ LONG_S = 3600.0
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rhythm, "RENEWAL_S", 0.05)
     monkeypatch.setattr(rhythm, "QUESTION_S", 0.05)
+    # A part whose lease does not end must have left before the test goes on.
+    monkeypatch.setattr(registration, "LEAVE_TIMEOUT_S", HANG_S)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from shared.discovery import Kind, Part
-from shared.discovery.redis import RedisUnavailableError
+from shared.discovery.redis import RedisUnavailableError, registration
 from shared.discovery.redis.keys import describe, keys_of, mark_of, read_changes, read_parts
 from shared.discovery.redis.scripts import LEAVE, LIST, REGISTER
 from tests.fakes.redis_server import RedisServer, needs_redis
@@ -199,7 +199,7 @@ async def test_a_part_registers_again_once_redis_is_reachable_again(redis: Redis
         await watch.until(A, B)
         proxy.stall()
         await watch.until(B, is_stale=False)
-        assert not part.registration.is_registered
+        await until(lambda: not part.registration.is_registered)
         proxy.unstall()
         await watch.until(A, B)
 
@@ -363,7 +363,10 @@ async def test_a_call_fails_when_its_time_is_over_and_says_so(redis: RedisServer
         redis.resume()
 
 
-async def test_a_part_stops_soon_although_redis_does_not_answer(redis: RedisServer) -> None:
+async def test_a_part_stops_soon_although_redis_does_not_answer(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "LEAVE_TIMEOUT_S", 0.5)
     async with fleet_in(redis.url) as fleet:
         part = fleet.add(A)
         await until(lambda: part.registration.is_registered)

@@ -17,7 +17,8 @@ from tests.fakes.waiting import HANG_S, wait_until
 PROMPTS = [f"Count from {start} to 60." for start in range(1, 7)]
 MAX_TOKENS = 400
 # A worker drops its scheduler after 10 s without heartbeats. A router drops a scheduler after 5 s without a load
-# report. Requests wait 30 s for a scheduler and 60 s for a worker.
+# report. Requests wait longer than that for both, however slow the machine is.
+WAITS = [f"{name}={HANG_S}" for name in ("--worker-timeout", "--scheduler-wait")]
 STOPPED_S = {"worker": 40.0, "scheduler": 18.0}
 
 
@@ -61,7 +62,7 @@ class Answers:
 def stop_parts_under_load() -> None:
     """Stops the worker of a real stack, then its scheduler. Raises AssertionError if an answer is lost or changed."""
     with (
-        serving("--max-num-batched-tokens", "64", "-v", model="quire-chat") as stack,
+        serving("--max-num-batched-tokens", "64", *WAITS, "-v", model="quire-chat") as stack,
         ThreadPoolExecutor(len(PROMPTS) + 1) as threads,
     ):
         undisturbed = Answers(stack, threads).texts()

@@ -21,7 +21,7 @@ from services.router.constraints import AroundStructure
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar import Structure, StructureKind
 from services.router.model import ServedModel
-from services.router.prompt import PromptTemplate, templates_for
+from services.router.prompt import PromptTemplate, check_call_arguments, templates_for
 from services.router.template import SHOWS_NOTHING, TemplateTraits
 
 # Number of tokens at the prompt's end that show whether the prompt leaves reasoning or, for gpt-oss, a message open.
@@ -139,7 +139,8 @@ async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice
         description = describe_tools(tools, form, parallel=request.tool_choice.parallel)
     calls = None if forms.template_takes_calls else forms.tools or PLAIN
     writing = MessageWriting(calls, description, traits.shows_system)
-    messages = writing.write(request.messages)
+    size = 0 if calls is None else await check_call_arguments(model, request.messages, request.messages_param)
+    messages = await model.tokenizer.threads.run(size, lambda: writing.write(request.messages))
     return ChatPlan(
         request, writing, template, forms, messages, template_tools, request.template_kwargs, structure, schemas
     )

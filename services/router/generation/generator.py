@@ -210,13 +210,13 @@ class Generation:
                 is_pinned=request.model.is_pinned,
                 affinity=request.affinity or prompt_key(info.name, request.cache_salt, ids_to_bytes(prompt)),
             )
+            detokenizer = request.model.tokenizer.vocabulary.detokenizers(
+                prompt, request.skip_special_tokens, request.visible_token_ids
+            )
             for sequence in submission.sequences:
                 self._indices[sequence] = len(self._outputs)
-                detokenizer = request.model.tokenizer.vocabulary.detokenizer(
-                    prompt, request.skip_special_tokens, request.visible_token_ids
-                )
                 matcher = None if stops is None else StopMatcher(stops, request.includes_stop)
-                self._outputs.append(TextOutput(detokenizer, matcher, ends, request.stop.min_tokens))
+                self._outputs.append(TextOutput(detokenizer(), matcher, ends, request.stop.min_tokens))
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
                 self._num_parts_lost.append(0)

@@ -13,6 +13,8 @@ from typing import Any
 from services.router.grammar.schema_rewrites import checked_schema, exact_keys
 from shared.grammar import GrammarError, is_usable
 
+# Maximum number of texts of which an output must be one.
+MAX_STRUCTURE_CHOICES = 4096
 # White space between JSON tokens. Without a limit, a confused model writes spaces until it reaches its output limit.
 _WHITESPACE = r"[ \t]{0,2}|\r?\n[ \t]{0,64}"
 # llguidance's options for JSON schemas.

@@ -74,11 +74,8 @@ async def encode_chat(
         "continue_final_message": continue_final_message,
         "template_kwargs": template_kwargs,
     }
-    calls = [(param, text) for message in messages for text in _call_arguments(message)]
-    if calls:
-        # Templates get the arguments of tool calls as parsed JSON, so the number of values in them is limited as in a
-        # request's body.
-        await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
+    # Templates get the arguments of tool calls as parsed JSON.
+    await check_call_arguments(model, messages, param)
     if template is None:
         raise no_chat_template(model.info.name)
     size += _TOOL_CHARS * (len(tools or ()) + len(documents or ())) + _arguments_chars(template_kwargs or {})
@@ -89,17 +86,22 @@ async def encode_chat(
     return token_ids if truncation is None else truncation.apply(token_ids, model.info.max_model_len, max_tokens)
 
 
+async def check_call_arguments(model: ServedModel, messages: Sequence[Mapping[str, Any]], param: str) -> int:
+    """Returns the number of characters of the arguments of all tool calls. Raises ApiError, which names `param`, if
+    they have more values than a request's body may have."""
+    calls = [(param, call["function"]["arguments"]) for message in messages for call in message.get("tool_calls") or ()]
+    size = sum(len(text) for _, text in calls)
+    if calls:
+        await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
+    return size
+
+
 def _arguments_chars(arguments: Mapping[str, Any]) -> int:
     return sum(_TOOL_CHARS if isinstance(value, (list, dict)) else _ARGUMENT_CHARS for value in arguments.values())
 
 
-def _call_arguments(message: Mapping[str, Any]) -> list[str]:
-    """Returns the arguments of each tool call in the message, as JSON texts."""
-    return [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-
-
 def _message_chars(message: Mapping[str, Any]) -> int:
-    arguments = sum(map(len, _call_arguments(message)))
+    arguments = sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
     return _MESSAGE_CHARS + len(text_of(message)) + len(message.get("reasoning") or "") + arguments
 
 

@@ -48,21 +48,26 @@ class Vocabulary:
         self._bytes: dict[int, bytes] = {}
         self._texts: dict[int, str | None] = {}
 
-    def detokenizer(
+    def detokenizer(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True) -> Detokenizer:
+        """Returns a detokenizer for the output after this prompt."""
+        return self.detokenizers(prompt_token_ids, skip_special_tokens)()
+
+    def detokenizers(
         self,
         prompt_token_ids: Sequence[int],
         skip_special_tokens: bool = True,
         visible: frozenset[int] = frozenset(),
-    ) -> Detokenizer:
-        """Returns a detokenizer for the output after this prompt. `visible`: special tokens that are not skipped."""
+    ) -> Callable[[], Detokenizer]:
+        """Returns a function that makes a detokenizer for each answer to this prompt, which is read once. `visible`:
+        special tokens that are not skipped."""
         context = list(prompt_token_ids[-_NUM_CONTEXT_TOKENS:])
         hidden = self._special - visible if skip_special_tokens else frozenset[int]()
         if self._to_bytes is None:
-            return _WindowDetokenizer(self._library, context, hidden)
+            return lambda: _WindowDetokenizer(self._library, context, hidden)
         # The space before the first word of a text is dropped. This word is in the output only if the prompt has no
         # visible token.
         is_first_word = self._strips_first_space and all(token_id in hidden for token_id in prompt_token_ids)
-        return _BytesDetokenizer(self, context, hidden, is_first_word)
+        return lambda: _BytesDetokenizer(self, context, hidden, is_first_word)
 
     def special_ids(self, tokens: Iterable[str]) -> frozenset[int]:
         """Returns the ids of those `tokens` that are special tokens of this tokenizer."""

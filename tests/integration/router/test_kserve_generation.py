@@ -14,7 +14,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
 from services.router.apis.kserve.generation.body import KserveGenerateParameters
-from services.router.apis.kserve.generation.tensors import check_shape
+from services.router.apis.kserve.generation.tensors import check_shape, request_of
 from services.router.errors import ApiError
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.text.tokenizer import Tokenizer
@@ -173,6 +173,13 @@ async def test_what_is_wrong_is_told_in_the_protocol_s_shape(api: Api, method: s
     status, error = await refused(api, method, body)
     assert status is grpc.StatusCode.INVALID_ARGUMENT
     assert error.startswith(text)
+
+
+@pytest.mark.parametrize("value", [{}, [[]], [{}], [1, [2]]])
+def test_a_parameter_of_inference_is_a_value_or_an_array_of_values(value: Any) -> None:
+    with pytest.raises(ApiError, match="Invalid 'x': expected a value or an array of values") as caught:
+        request_of({"text_input": "a", "x": value}, "")
+    assert caught.value.param == "x"
 
 
 async def test_models_and_versions_that_there_are_not(api: Api) -> None:

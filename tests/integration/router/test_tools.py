@@ -384,6 +384,22 @@ async def test_descriptions_count_for_the_prompt_alone(start_router: StartRouter
     assert (await api.chat(tools=tools, tool_choice="required")).json
 
 
+async def test_arguments_that_become_text_are_counted_first(start_router: StartRouter) -> None:
+    """The request's own template names a form for calls, and shows no calls itself. So the router writes them as text,
+    for which it must read their arguments."""
+    api = await start_router(fake_scheduler(max_model_len=2**20))
+
+    def conversation(num_arrays: int) -> dict[str, Any]:
+        function = {"name": "f", "arguments": f'{{"a": [{", ".join(["[]"] * num_arrays)}]}}'}
+        calls = [{"id": "1", "type": "function", "function": function}]
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}]
+        return {"messages": messages, "chat_template": "{# <start_function_call> #}{{ messages[1].content }}"}
+
+    assert (await api.chat(**conversation(3))).json
+    refused = await api.refused("CreateChatCompletion", conversation(32_768))
+    assert (refused.status, refused.error["param"]) == (grpc.StatusCode.INVALID_ARGUMENT, "messages")
+
+
 async def test_tools_that_are_too_much_together_are_named_together(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler(max_model_len=2**18))
     large = {"type": "object", "properties": {f"{key:05000}": {} for key in range(5)}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Sequence
 from concurrent import futures
@@ -21,6 +20,7 @@ from opentelemetry.trace import SpanContext
 
 from shared import clock, span_endpoint, telemetry
 from shared.span_endpoint import OutageSampler, SpanEndpoint
+from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S, wait_until
 
 SPANS = [ReadableSpan("span", SpanContext(1, 1, is_remote=False))]
@@ -34,9 +34,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 
 def test_each_outage_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     # Too short for the second attempt, which the exporter makes after a second.
     exporter = OTLPSpanExporter(address, insecure=True, timeout=0.5)
     endpoint = SpanEndpoint(exporter)

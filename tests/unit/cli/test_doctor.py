@@ -28,6 +28,7 @@ from shared.discovery import DiscoveryOptions, Kind, Registry
 from shared.host_memory import GIB
 from shared.python_child import child_environment, python_command
 from tests import bare_tree
+from tests.fakes.ports import free_port
 from tests.fakes.redis_server import needs_redis, redis_server
 from tests.fakes.waiting import until
 
@@ -79,7 +80,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("part", SHOWN)
 def test_a_part_alone_is_checked_with_its_own_packages(part: str, tmp_path: Path) -> None:
-    options = ["--part", part, "--port", "0", "--metrics-port", str(network._free_port())]
+    options = ["--part", part, "--port", "0", "--metrics-port", str(free_port())]
     ran = subprocess.run(
         [sys.executable, "-m", "quire.cli.main", "doctor", "--json", *options],
         env={**bare_tree.environment(tmp_path, SHOWN[part]), "HF_HUB_OFFLINE": "1"},
@@ -202,7 +203,7 @@ def test_the_ports_for_metrics_must_be_free() -> None:
         assert (found.verdict, found.remedy) == (Verdict.PROBLEM, "--metrics-port 0")
         assert f"127.0.0.1:{port}" in found.what
         assert network.check_metrics_ports(min(port - 1, 65532), 4).verdict is Verdict.PROBLEM
-    assert network.check_metrics_ports(network._free_port(), 1).verdict is Verdict.OK
+    assert network.check_metrics_ports(free_port(), 1).verdict is Verdict.OK
     assert network.check_metrics_ports(65533, 4).what == "the last port would be 65536"
 
 

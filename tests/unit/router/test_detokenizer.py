@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +33,22 @@ def deltas(
 ) -> list[str]:
     detokenizer = Vocabulary(tokenizer).detokenizer(prompt, skip_special_tokens)
     return [detokenizer.push(token_id) for token_id in output]
+
+
+def test_a_prompt_is_read_once_for_all_its_answers() -> None:
+    class Prompt(list[int]):
+        num_reads = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.num_reads += 1
+            return super().__iter__()
+
+    tokenizer = byte_fallback()
+    prompt = Prompt([tokenizer.token_to_id("<s>")] * 9)
+    answer = Vocabulary(tokenizer).detokenizers(prompt)
+    ids = tokenizer.encode("one two", add_special_tokens=False).ids
+    assert ["".join(map(one.push, ids)) for one in (answer(), answer(), answer())] == ["one two"] * 3
+    assert prompt.num_reads == 1
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
@@ -138,7 +156,7 @@ def test_special_tokens_that_are_asked_for_are_shown() -> None:
     vocabulary = Vocabulary(byte_level())
     visible = vocabulary.special_ids(["<|im_end|>", "<think>", "none of its tokens"])
     assert visible == {byte_level().token_to_id("<|im_end|>")}
-    detokenizer = vocabulary.detokenizer([], True, visible)
+    detokenizer = vocabulary.detokenizers([], True, visible)()
     assert "".join(map(detokenizer.push, ids)) == "Hi<|im_end|>"
 
 
@@ -152,5 +170,5 @@ def test_a_sliding_window_hides_special_tokens_too() -> None:
         (frozenset[int](), "hello world"),
         (vocabulary.special_ids(["[CALL]"]), "hello world [CALL]"),
     ):
-        detokenizer = vocabulary.detokenizer([], True, visible)
+        detokenizer = vocabulary.detokenizers([], True, visible)()
         assert "".join(map(detokenizer.push, [3, 1, 3, 2, 4])) == text

@@ -14,10 +14,8 @@ from services.router.apis.openai.response_format import (
     schema_structure,
 )
 from services.router.errors import ApiError, ErrorKind
-from services.router.grammar import Structure, StructureKind
+from services.router.grammar import MAX_STRUCTURE_CHOICES, Structure, StructureKind
 from services.router.http import Body, union
-
-_MAX_CHOICES = 4096
 
 
 def _schema_kind(value: object) -> str | None:
@@ -30,7 +28,7 @@ def _grammar_kind(value: object) -> str | None:
 
 # A JSON schema, as an object or, like in vLLM, as JSON text.
 Schema = Annotated[Annotated[str, Tag("#text")] | Annotated[Any, Tag("#schema")], union(_schema_kind, "a JSON schema")]
-Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
+Choices = Annotated[list[str], Field(min_length=1, max_length=MAX_STRUCTURE_CHOICES)]
 
 
 class StructuredOutputs(Body):

@@ -7,12 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router.chat import EndReason, MessageDelta
+from services.router.constraints import MAX_BAD_WORDS
 from services.router.dispatch import FinishReason, sampling_from_proto, stop_from_proto
 from services.router.errors import invalid, too_many
 from services.router.generation import MAX_CHARS_OF_DELTA, ChoiceDelta, GenerationOptions, Timings, Usage
-from services.router.grammar import Structure, StructureKind
+from services.router.grammar import MAX_STRUCTURE_CHOICES, Structure, StructureKind
 from services.router.logprobs import PromptLogprob, TokenLogprob
-from services.router.parameters import MAX_LOGIT_BIAS, Truncation, check_ranges, check_stop_strings
+from services.router.parameters import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_STOP_TOKEN_IDS,
+    Truncation,
+    check_ranges,
+    check_stop_strings,
+)
 
 _FINISH_REASONS = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
@@ -29,9 +37,15 @@ MAX_TOKENS_PARAM = f"{_OPTIONS}stop.max_tokens"
 
 def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> GenerationOptions:
     """Converts generation options. Raises ApiError if a value is invalid."""
-    num_biases = len(options.sampling.logit_bias)
-    if num_biases > MAX_LOGIT_BIAS:
-        raise too_many(f"{_OPTIONS}sampling.logit_bias", MAX_LOGIT_BIAS, num_biases)
+    for name, entries, limit in (
+        ("sampling.logit_bias", options.sampling.logit_bias, MAX_LOGIT_BIAS),
+        ("sampling.logprob_token_ids", options.sampling.logprob_token_ids, MAX_LOGPROBS),
+        ("stop.stop_token_ids", options.stop.stop_token_ids, MAX_STOP_TOKEN_IDS),
+        ("bad_words", options.bad_words, MAX_BAD_WORDS),
+        ("structure.choices.texts", options.structure.choices.texts, MAX_STRUCTURE_CHOICES),
+    ):
+        if len(entries) > limit:
+            raise too_many(f"{_OPTIONS}{name}", limit, len(entries))
     stop = stop_from_proto(options.stop)
     if stop.max_tokens == 0:
         raise invalid("Invalid 'options.stop.max_tokens': expected at least 1, but got 0.", "options.stop.max_tokens")

@@ -92,6 +92,10 @@ def check_new(name: str, values: Mapping[str, Any], path: str) -> None:
 def request_of(values: Mapping[str, Any], request_id: str) -> TextRequest:
     """Returns the request that the tensors describe. `values`: the element of each tensor, by the tensor's name. Raises
     ApiError if a value is missing or invalid."""
+    for name, value in values.items():
+        entries = value if isinstance(value, list) else (value,)
+        if any(isinstance(entry, list | dict) for entry in entries):
+            raise invalid(f"Invalid '{name}': expected a value or an array of values.", name, "invalid_type")
     asked = parse_body(dump(dict(values)), KserveGenerateBody).asked()
     if asked.stream:
         raise invalid("Invalid 'stream': inference with tensors does not stream.", "stream")

@@ -22,6 +22,8 @@ MAX_CALLS = 128
 _MESSAGE_CHARS = 32
 # Cost of rendering a tool or a document, in the same unit: large enough that rendering even one runs on a thread.
 _TOOL_CHARS = 4096
+# Maximum size of the text of the tokens of one Detokenize request, in UTF-8.
+MAX_DETOKENIZED_BYTES = 8 * 2**20
 # Cost of an argument of the template, in the same unit. One with more values counts like a tool, because a template may
 # loop over it.
 _ARGUMENT_CHARS = 16
@@ -118,4 +120,17 @@ def check_token_range(model: ServedModel, token_ids: Sequence[int], param: str) 
             f"{model.info.vocab_size} tokens.",
             f"{param}[{position}]",
             "token_id_out_of_range",
+        )
+
+
+def check_detokenized(model: ServedModel, token_ids: Sequence[int], param: str) -> None:
+    """Raises ApiError if an id is outside the model's vocabulary, or if the text of all tokens would be too long: one
+    token can be 128 spaces."""
+    check_token_range(model, token_ids, param)
+    size = sum(map(len, map(model.tokenizer.vocabulary.token_bytes, token_ids)))
+    if size > MAX_DETOKENIZED_BYTES:
+        raise invalid(
+            f"Invalid '{param}': their text has {size} bytes; at most {MAX_DETOKENIZED_BYTES} are allowed.",
+            param,
+            "array_above_max_length",
         )

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 from services.router.apis.typed import token_strings
 from services.router.main import GRPC_SERVICES, HTTP_SERVICES
+from services.router.prompt import encoding
 from services.router.text.detokenizer import Vocabulary
 from tests.integration.router.conftest import (
     GREETING,
@@ -111,7 +112,7 @@ async def test_chat_takes_options(start_router: StartRouter) -> None:
     assert [choice.choice_index for choice in submit.choices] == [0, 1]
 
 
-async def test_tokenize_detokenize_and_models(start_router: StartRouter) -> None:
+async def test_tokenize_detokenize_and_models(start_router: StartRouter, monkeypatch: pytest.MonkeyPatch) -> None:
     api = await start_router(fake_scheduler())
     stub = stub_of(api)
     tokens = await stub.Tokenize(inference_pb2.TokenizeRequest(text="Grüße"))
@@ -119,6 +120,12 @@ async def test_tokenize_detokenize_and_models(start_router: StartRouter) -> None
     assert tokens.max_model_len == 256
     text = await stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=tokens.token_ids))
     assert text.text == "Grüße"
+    monkeypatch.setattr(encoding, "MAX_DETOKENIZED_BYTES", 6)
+    with pytest.raises(grpc.aio.AioRpcError, match="their text has 7 bytes; at most 6") as caught:
+        await stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=tokens.token_ids))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    refused = await api.refused("Detokenize", {"tokens": list(tokens.token_ids)})
+    assert (refused.status, refused.error["param"]) == (grpc.StatusCode.INVALID_ARGUMENT, "tokens")
     chat = inference_pb2.ChatMessages(messages=[USER])
     rendered = await stub.Tokenize(inference_pb2.TokenizeRequest(chat=chat))
     assert byte_level().decode(rendered.token_ids, skip_special_tokens=False).startswith("<|im_start|>user\nHello")

@@ -44,7 +44,7 @@ def test_a_prompt_is_read_once_for_all_its_answers() -> None:
             return super().__iter__()
 
     tokenizer = byte_fallback()
-    prompt = Prompt([tokenizer.token_to_id("<s>")] * 9)
+    prompt = Prompt([SPECIAL_TOKENS.index("<s>")] * 9)
     answer = Vocabulary(tokenizer).detokenizers(prompt)
     ids = tokenizer.encode("one two", add_special_tokens=False).ids
     assert ["".join(map(one.push, ids)) for one in (answer(), answer(), answer())] == ["one two"] * 3

@@ -47,7 +47,7 @@ from services.router.http import (
 )
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.prompt import check_token_range
+from services.router.prompt import check_detokenized
 from services.router.rpc import Calls, Prepared, errors_for, metadata_of, public
 from services.router.text import TextThreads
 from shared.version import version
@@ -224,7 +224,7 @@ class OpenAIServicer:
         body = await self._parse(request.data, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
         model = await self.placement.models.find(body.model)
-        await self.threads.run(len(body.tokens), lambda: check_token_range(model, body.tokens, "tokens"))
+        await self.threads.run(len(body.tokens), lambda: check_detokenized(model, body.tokens, "tokens"))
         (prompt,) = await model.tokenizer.decode([body.tokens])
         return self._writing(context, {"prompt": prompt})
 

@@ -42,7 +42,9 @@ async def embedding_from_proto(
         texts = [given.text for given in request.inputs]
         prompts = await encode_texts(model, texts, names, replace(options, prefix=prefix))
     else:
-        prompts = check_token_inputs(model, [list(given.token_ids.ids) for given in request.inputs], names, options)
+        given = [list(entry.token_ids.ids) for entry in request.inputs]
+        size = sum(map(len, given))
+        prompts = await model.tokenizer.threads.run(size, lambda: check_token_inputs(model, given, names, options))
     return EmbeddingRequest(
         model, caller, traceparent, prompts, pooling, cache_salt=request.cache_salt, priority=request.priority
     )

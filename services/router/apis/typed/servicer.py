@@ -35,7 +35,14 @@ from services.router.generation import (
     bounded,
 )
 from services.router.model import ServedModel
-from services.router.prompt import check_generates, check_length, check_token_range, encode_text, output_budget
+from services.router.prompt import (
+    check_detokenized,
+    check_generates,
+    check_length,
+    check_token_range,
+    encode_text,
+    output_budget,
+)
 from services.router.rpc import Caller, Calls, Prepared, caller_of
 from shared.placement import chat_key, named_key, prompt_key
 
@@ -122,7 +129,7 @@ class InferenceServicer:
         model = await self._model(request.model)
         token_ids = list(request.token_ids)
         threads = model.tokenizer.threads
-        await threads.run(len(token_ids), lambda: check_token_range(model, token_ids, "token_ids"))
+        await threads.run(len(token_ids), lambda: check_detokenized(model, token_ids, "token_ids"))
         if request.each:
             text_of = model.tokenizer.vocabulary.shown_text
             answer = inference_pb2.DetokenizeResponse()
@@ -240,7 +247,7 @@ async def _prompt(
             prompt, param = list(request.token_ids.ids), "token_ids.ids"
             if truncation is None:
                 check_length(model, prompt, param)
-            check_token_range(model, prompt, param)
+            await model.tokenizer.threads.run(len(prompt), lambda: check_token_range(model, prompt, param))
         case _:
             raise invalid("Missing required parameter: 'text' or 'token_ids'.", "text")
     if truncation is not None:
